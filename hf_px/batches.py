@@ -1,0 +1,177 @@
+"""Batches: Σ_b f(b) over every batch of every process, the one place where data is shared out and summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Contribution = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], int]  # values, or (values, e) for values · 2^e
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: `x`, the tensor that carries the images; what else the model takes; labels, if any."""
+
+    x: Tensor
+    labels: Tensor | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None  # x goes in under this keyword; None: as the first argument
+    index: int = 0
+
+    @property
+    def inputs(self) -> Any:
+        return self.x if self.key is None else {self.key: self.x, **self.others}
+
+    def __iter__(self) -> Iterator[Any]:
+        """`for inputs, labels in batches`, as the user wrote them."""
+        return iter((self.inputs, self.labels))
+
+    def call_args(self, x: Tensor | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) for the model, with `x` in place of the images if given."""
+        x = self.x if x is None else x
+        return ((x,), dict(self.others)) if self.key is None else ((), {self.key: x, **self.others})
+
+    def row(self) -> Batch:
+        """The first sample alone."""
+        n = len(self.x)
+        others = {k: v[:1] if isinstance(v, Tensor) and v.dim() and len(v) == n else v for k, v in self.others.items()}
+        labels = None if self.labels is None else self.labels[:1]
+        return Batch(self.x[:1], labels, others, self.key, self.index)
+
+    def seeded(self, generator: torch.Generator) -> torch.Generator:
+        """A generator of this batch's own, so that draws do not depend on which process has the batch."""
+        seed = (generator.initial_seed() * 1_000_003 + self.index + 1) % (2**63 - 1)
+        return torch.Generator().manual_seed(seed)
+
+
+class Batches:
+    """A re-iterable of batches on the model's device, of which each process takes its share whole."""
+
+    def __init__(self, data: Iterable[Any], device: torch.device | str = "cpu", shared: bool | None = None) -> None:
+        if isinstance(data, Iterator):
+            raise ValueError("batches is an iterator and would be used up after one round; pass a list or a DataLoader")
+        if isinstance(data, (Tensor, Mapping)):
+            raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
+        self._data = data
+        self._device = torch.device(device)
+        shared = dist.is_available() and dist.is_initialized() if shared is None else shared
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+
+    def first(self) -> Batch:
+        for item in self._data:
+            return _batch(item, 0, self._device)
+        raise ValueError("batches is empty; pass at least one batch of inputs")
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Every batch, on every process: for methods whose batches depend on each other."""
+        for index, item in enumerate(self._data):
+            yield _batch(item, index, self._device)
+
+    def share(self) -> Iterator[Batch]:
+        """This process's batches; a batch is never split, since its statistics belong together."""
+        for index, item in enumerate(self._data):
+            if index % self.world == self.rank:
+                yield _batch(item, index, self._device)
+
+    def sum(self, contribution: Callable[[Batch], Contribution], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Σ_b contribution(b), signed, over all processes; `like` gives names and shapes.
+
+        Values may come with a power of two beside them, (values, e) for values · 2^e: path sums of deep
+        networks leave float64. The sum is then right up to one factor common to all weights, and
+        exactly right where float64 can hold it.
+        """
+        total: dict[str, Tensor] = {}
+        top: int | None = None
+        for batch in self.share():
+            part = contribution(batch)
+            values, exponent = part if isinstance(part, tuple) else (part, 0)
+            if top is None:
+                total, top = {name: values[name] for name in like}, exponent
+                continue
+            # float64: the order in which batches and processes are added must not decide the mask
+            high = max(top, exponent)
+            total = {
+                name: torch.ldexp(total[name].double(), _power(top - high))
+                + torch.ldexp(values[name].double(), _power(exponent - high))
+                for name in like
+            }
+            top = high
+        if self.world > 1:
+            total, top = self._reduce(total, top, like)
+        if top is None:
+            raise ValueError("batches is empty; pass at least one batch of inputs")
+        return _unscale(total, top)
+
+    def _reduce(
+        self, total: dict[str, Tensor], top: int | None, like: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], int | None]:
+        none = -(2**40)  # a process without a batch must not raise the common exponent
+        high = torch.tensor(none if top is None else top, device=self._device)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        common = int(high)
+        if common == none:
+            return total, None
+        summed = {}
+        for name, weight in like.items():
+            if top is None:
+                mine = torch.zeros_like(weight, dtype=torch.float64)
+            else:
+                mine = torch.ldexp(total[name].double(), _power(top - common)).contiguous()
+            dist.all_reduce(mine)
+            summed[name] = mine
+        return summed, common
+
+
+def _power(exponent: int) -> Tensor:
+    # ldexp multiplies by 2^e in the dtype of its argument: below -1000 the term is nothing beside the other
+    return torch.tensor(float(max(exponent, -1000)), dtype=torch.float64)
+
+
+def _unscale(values: dict[str, Tensor], exponent: int) -> dict[str, Tensor]:
+    """values · 2^e where float64 holds it; else by the nearest power that it does hold, alike for all."""
+    if exponent == 0:
+        return values
+    peak = max((float(v.abs().max()) for v in values.values() if v.numel()), default=0.0)
+    headroom = 1020 - (int(torch.frexp(torch.tensor(peak, dtype=torch.float64))[1]) if 0 < peak < float("inf") else 0)
+    # two steps: 2^e alone may be out of range although values · 2^e is not
+    exponent = max(min(exponent, headroom), -1000 + headroom - 1020)
+    half = exponent // 2
+    factors = [torch.tensor(2.0, dtype=torch.float64) ** e for e in (half, exponent - half)]
+    return {name: v.double() * factors[0].to(v.device) * factors[1].to(v.device) for name, v in values.items()}
+
+
+def _batch(item: Any, index: int, device: torch.device) -> Batch:
+    """(inputs, labels), a dict as transformers makes it, or bare inputs."""
+    if isinstance(item, Batch):
+        return item
+    labels: Any = None
+    if isinstance(item, (tuple, list)):
+        if not 1 <= len(item) <= 2:
+            raise ValueError(f"batch {index} has {len(item)} parts; expected (inputs, labels) or inputs alone")
+        item, labels = item if len(item) == 2 else (item[0], None)
+    if isinstance(item, Mapping):
+        fields = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in item.items()}
+        for name in ("labels", "label"):
+            labels = fields.pop(name, labels)
+        floats = [k for k, v in fields.items() if isinstance(v, Tensor) and v.is_floating_point()]
+        if not floats:
+            raise ValueError(f"batch {index} has no floating-point tensor among {sorted(fields)}; expected pixel_values")
+        key = "pixel_values" if "pixel_values" in floats else floats[0]
+        x = fields.pop(key)
+        others = fields
+    elif isinstance(item, Tensor):
+        x, others, key = item.to(device), {}, None
+    else:
+        raise TypeError(f"batch {index} is a {type(item).__name__}; expected a tensor, a dict or (inputs, labels)")
+    if not x.is_floating_point():
+        raise TypeError(f"batch {index}: inputs are {x.dtype}; scale and convert the images to float first")
+    if not len(x):
+        raise ValueError(f"batch {index} holds no samples")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError(f"batch {index}: inputs hold nan or inf; check the data and its normalisation")
+    return Batch(x, None if labels is None else torch.as_tensor(labels).to(device), others, key, index)

@@ -1,0 +1,21 @@
+"""Errors a caller may want to catch; everything else is a plain ValueError or TypeError."""
+
+
+class HfPxError(Exception):
+    """Root of hf_px's own errors."""
+
+
+class UnsupportedModelError(HfPxError):
+    """The model cannot be run as its paths: an operation has no rule or is out of sight."""
+
+
+class NonFiniteScoreError(HfPxError):
+    """A scorer produced inf or nan."""
+
+
+class CollapseError(HfPxError):
+    """No path from input to output is left."""
+
+
+class DisagreementError(HfPxError):
+    """Processes that should hold the same mask do not."""

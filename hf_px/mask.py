@@ -1,0 +1,121 @@
+"""Mask: M in {0, 1}^m, an immutable {state_dict name: bool tensor}; True means kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class MaskedWeights(Mapping[str, Tensor]):
+    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M."""
+
+    def __init__(self, weights: Mapping[str, Tensor], mask: Mask) -> None:
+        self._weights = dict(weights)
+        self.mask = mask
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    bits: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        for name, bits in self.bits.items():
+            if bits.dtype is not torch.bool:
+                raise TypeError(f"{name}: a mask is made of bool tensors, not {bits.dtype}; compare with 0 first")
+        object.__setattr__(self, "bits", MappingProxyType(dict(self.bits)))
+
+    @classmethod
+    def ones(cls, weights: Mapping[str, Tensor]) -> Mask:
+        """The mask that keeps everything."""
+        return cls({name: torch.ones_like(w, dtype=torch.bool) for name, w in weights.items()})
+
+    @property
+    def total(self) -> int:
+        return sum(bits.numel() for bits in self.bits.values())
+
+    @property
+    def kept(self) -> int:
+        return sum(int(bits.sum()) for bits in self.bits.values())
+
+    @property
+    def density(self) -> float:
+        return self.kept / self.total
+
+    @property
+    def sparsity(self) -> float:
+        return 1.0 - self.density
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        if set(self.bits) != set(other.bits):
+            odd = sorted(set(self.bits) ^ set(other.bits))
+            raise ValueError(f"masks of different tensors: {odd[0]} is in one only; do both belong to this model?")
+        for name, bits in self.bits.items():
+            if bits.shape != other.bits[name].shape:
+                raise ValueError(f"{name}: masks are {tuple(bits.shape)} and {tuple(other.bits[name].shape)}")
+        return Mask({name: bits & other.bits[name].to(bits.device) for name, bits in self.bits.items()})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return set(self.bits) == set(other.bits) and all(
+            bits.shape == other.bits[name].shape and bool((bits == other.bits[name].to(bits.device)).all())
+            for name, bits in self.bits.items()
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def __repr__(self) -> str:
+        return f"Mask({self.kept:,} of {self.total:,} kept, sparsity {self.sparsity:.2%}, {len(self.bits)} tensors)"
+
+    def digest(self) -> str:
+        """SHA-256 over names, shapes and bits, in order of name: equal masks, equal digests, on any machine."""
+        sha = hashlib.sha256()
+        for name in sorted(self.bits):
+            bits = self.bits[name].detach().cpu().numpy()
+            sha.update(f"{name}\0{bits.shape}\0".encode())
+            sha.update(np.packbits(bits.reshape(-1), bitorder="little").tobytes())
+        return sha.hexdigest()
+
+    def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
+        """The model's own tensors that this mask covers; an error where they do not fit."""
+        own = dict(model.named_parameters(remove_duplicate=False))
+        for name, bits in self.bits.items():
+            if name not in own:
+                raise ValueError(f"{name}: in the mask, but the model has no such parameter; is it another model's?")
+            if own[name].shape != bits.shape:
+                raise ValueError(
+                    f"{name}: mask is {tuple(bits.shape)}, weight is {tuple(own[name].shape)}; "
+                    "was the head resized after pruning?"
+                )
+        return {name: own[name] for name in self.bits}
+
+    def weights(self, model: nn.Module) -> MaskedWeights:
+        """θ ⊙ M as new tensors; the model is not touched."""
+        tensors = self.tensors_of(model)
+        return MaskedWeights({n: w.detach() * self.bits[n].to(w.device) for n, w in tensors.items()}, self)
+
+    @torch.no_grad()
+    def apply_(self, model: nn.Module) -> nn.Module:
+        """θ ← θ ⊙ M in place; returns the model."""
+        for name, weight in self.tensors_of(model).items():
+            # where, not *: a pruned nan must become 0, and -1 * 0 must not leave -0.0
+            weight.copy_(torch.where(self.bits[name].to(weight.device), weight, torch.zeros_like(weight)))
+        return model

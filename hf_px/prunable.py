@@ -1,0 +1,66 @@
+"""Which tensors may be pruned: the weights of linear maps, found by module type, never by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+_LINEAR_MAPS = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd)
+
+
+def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]:
+    """{state_dict name: weight} of every convolution, linear layer and attention projection.
+
+    Biases, normalisation, embeddings and tokens stay whole, as in the paper. A tensor that
+    several modules share appears once, under its first name. `exclude` names tensors to leave alone.
+    """
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for local in _weight_names(module):
+            weight = getattr(module, local)
+            if id(weight) in seen:
+                continue
+            seen.add(id(weight))
+            found[f"{prefix}.{local}" if prefix else local] = weight
+    unknown = sorted(set(exclude) - set(found))
+    if unknown:
+        raise ValueError(f"exclude: {unknown[0]} is not a prunable tensor of this model; it has {_some(found)}")
+    found = {name: weight for name, weight in found.items() if name not in set(exclude)}
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no prunable tensor: no convolution, linear layer or "
+            "attention projection holds a weight of its own"
+        )
+    return found
+
+
+def check_weights(model: nn.Module) -> None:
+    """Every parameter is real, on a device and finite; said before any work starts."""
+    for name, tensor in model.named_parameters():
+        if tensor.device.type == "meta":
+            raise ValueError(f"{name}: on the meta device, so it has no values; load weights before you prune")
+        if tensor.is_complex() or not tensor.is_floating_point():
+            continue
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name}: holds nan or inf; was the checkpoint damaged, or did training diverge?")
+
+
+def _weight_names(module: nn.Module) -> list[str]:
+    if parametrize.is_parametrized(module, "weight"):
+        return []  # the tensor in state_dict is not the weight that acts: zeros there would not be zeros here
+    if isinstance(module, _LINEAR_MAPS):
+        names = ["weight"]
+    elif isinstance(module, nn.MultiheadAttention):
+        names = ["in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"]
+    else:
+        return []
+    return [name for name in names if isinstance(getattr(module, name, None), nn.Parameter)]
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

@@ -1,0 +1,87 @@
+"""Frozen records by name, each with a one-line description."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from .batches import Batches
+from .mask import MaskedWeights
+
+Scores = Mapping[str, Tensor]
+Needs = Literal["weights", "shape", "inputs", "labels"]
+
+
+class Scorer(Protocol):
+    """Scores of θ ⊙ M, high is kept. Pure: the model comes out bit for bit as it went in.
+
+    `weights` holds the masked weights, `weights.mask` the mask; dense θ is in the model. `batches`
+    yields (inputs, labels); `batches.sum(f)` adds f(batch) up over every batch of every process.
+    """
+
+    def __call__(
+        self, model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Any, **options: Any
+    ) -> Scores: ...
+
+
+R = TypeVar("R")
+
+
+class Registry(Generic[R]):
+    """Names to records; an unknown name is an error that shows the nearest ones."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._records: dict[str, R] = {}
+
+    def add(self, name: str, record: R) -> None:
+        if name in self._records:
+            raise ValueError(f"two {self._kind}s are called {name}")
+        self._records[name] = record
+
+    def __getitem__(self, name: str) -> R:
+        if name not in self._records:
+            near = difflib.get_close_matches(name, self._records, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise ValueError(f"unknown {self._kind} {name!r}; {hint}There are: {', '.join(self)}")
+        return self._records[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._records))
+
+
+@dataclass(frozen=True)
+class ScorerRecord:
+    name: str
+    score: Scorer
+    summary: str  # one line: the formula
+    needs: Needs  # each one includes those before it
+    rounds: int  # the method's own default
+    paper: str
+    revives: bool = False  # only FORCE lets a pruned weight return
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """What `prune(..., **options)` may set for this method."""
+        own = list(inspect.signature(self.score).parameters.values())[4:]
+        return {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
+
+
+scorers: Registry[ScorerRecord] = Registry("scorer")
+
+
+def scorer(
+    name: str, *, summary: str, needs: Needs, rounds: int, paper: str, revives: bool = False
+) -> Callable[[Scorer], Scorer]:
+    """Register a scoring function under a name; the sweeps in tests/laws find it from here."""
+
+    def register(score: Scorer) -> Scorer:
+        scorers.add(name, ScorerRecord(name, score, summary, needs, rounds, paper, revives))
+        return score
+
+    return register

@@ -1,0 +1,1 @@
+"""One file per method; importing one registers it. No scorer imports another."""

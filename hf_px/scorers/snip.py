@@ -1,0 +1,24 @@
+"""SNIP: s = |θ ⊙ ∂L/∂θ|, the signed gradient summed over batches first.
+
+Lee et al., SNIP: Single-shot Network Pruning based on Connection Sensitivity, ICLR 2019.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..batches import Batches
+from ..forward import Loss, cross_entropy, gradients, undisturbed
+from ..mask import MaskedWeights
+from ..registry import Scores, scorer
+
+
+@scorer("snip", summary="|θ ⊙ ∂L/∂θ|", needs="labels", rounds=1, paper="Lee et al., ICLR 2019")
+def snip(
+    model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator, loss: Loss = cross_entropy
+) -> Scores:
+    # batch statistics: what the first training step will see
+    with undisturbed(model, batch_statistics=True):
+        total = batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
+    return {name: (w * total[name]).abs() for name, w in weights.items()}
