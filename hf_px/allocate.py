@@ -62,9 +62,8 @@ class PerLayer:
         wish = [sum(scores[n].shape) if self.erk else scores[n].numel() for n in names]
         total = min(budget(sum(sizes), density), sum(rooms))
         counts = apportion(wish, rooms, total, floors=[min(min_per_layer, room) for room in rooms])
-        return Mask(
-            {n: best(_ranked(scores[n], within.bits[n]), k).view(scores[n].shape) for n, k in zip(names, counts)}
-        )
+        count = dict(zip(names, counts))
+        return Mask({n: best(_ranked(s, within.bits[n]), count[n]).view(s.shape) for n, s in scores.items()})
 
 
 @dataclass(frozen=True)
@@ -172,5 +171,5 @@ def _ranked(scores: Tensor, within: Tensor, floor: int = 0) -> Tensor:
 
 
 def _split(flat: Tensor, names: list[str], like: Scores) -> Mask:
-    parts = flat.split([like[name].numel() for name in names])
-    return Mask({name: part.view(like[name].shape).clone() for name, part in zip(names, parts)})
+    parts = dict(zip(names, flat.split([like[name].numel() for name in names])))
+    return Mask({name: parts[name].view(score.shape).clone() for name, score in like.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,38 +53,44 @@ class Batch:
 class Batches:
     """A re-iterable of batches on the model's device, of which each process takes its share whole."""
 
-    def __init__(self, data: Iterable[Any], device: torch.device | str = "cpu", shared: bool | None = None) -> None:
+    def __init__(
+        self, data: Iterable[Any], device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> None:
         if isinstance(data, Iterator):
             raise ValueError("batches is an iterator and would be used up after one round; pass a list or a DataLoader")
         if isinstance(data, (Tensor, Mapping)):
             raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
         self._data = data
         self._device = torch.device(device)
-        shared = dist.is_available() and dist.is_initialized() if shared is None else shared
+        self._dtype = dtype  # the model's: a batch in another one is converted
+        shared = dist.is_available() and dist.is_initialized()
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+        self.tick: Callable[[], Any] | None = None  # called after each batch of this process's share
 
     def first(self) -> Batch:
         for item in self._data:
-            return _batch(item, 0, self._device)
+            return _batch(item, 0, self._device, self._dtype)
         raise ValueError("batches is empty; pass at least one batch of inputs")
 
     def __iter__(self) -> Iterator[Batch]:
         """Every batch, on every process: for methods whose batches depend on each other."""
         for index, item in enumerate(self._data):
-            yield _batch(item, index, self._device)
+            yield _batch(item, index, self._device, self._dtype)
 
     def share(self) -> Iterator[Batch]:
         """This process's batches; a batch is never split, since its statistics belong together."""
         for index, item in enumerate(self._data):
             if index % self.world == self.rank:
-                yield _batch(item, index, self._device)
+                yield _batch(item, index, self._device, self._dtype)
+                if self.tick is not None:
+                    self.tick()
 
     def sum(self, contribution: Callable[[Batch], Contribution], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Σ_b contribution(b), signed, over all processes; `like` gives names and shapes.
 
         Values may come with a power of two beside them, (values, e) for values · 2^e: path sums of deep
-        networks leave float64. The sum is then right up to one factor common to all weights, and
-        exactly right where float64 can hold it.
+        networks leave every float range. The sum is then right up to one factor common to all weights, and exactly
+        right where its dtype holds it. Contributions are taken over: their tensors may be written to.
         """
         total: dict[str, Tensor] = {}
         top: int | None = None
@@ -96,8 +103,7 @@ class Batches:
             # float64: the order in which batches and processes are added must not decide the mask
             high = max(top, exponent)
             total = {
-                name: torch.ldexp(total[name].double(), _power(top - high))
-                + torch.ldexp(values[name].double(), _power(exponent - high))
+                name: total[name].double() * _power(top - high) + values[name].double() * _power(exponent - high)
                 for name in like
             }
             top = high
@@ -106,6 +112,11 @@ class Batches:
         if top is None:
             raise ValueError("batches is empty; pass at least one batch of inputs")
         return _unscale(total, top)
+
+    @staticmethod
+    def once(values: Mapping[str, Tensor], exponent: int) -> dict[str, Tensor]:
+        """values · 2^e, for what no batch contributes to: every process has computed the same."""
+        return _unscale(dict(values), exponent)
 
     def _reduce(
         self, total: dict[str, Tensor], top: int | None, like: Mapping[str, Tensor]
@@ -121,31 +132,33 @@ class Batches:
             if top is None:
                 mine = torch.zeros_like(weight, dtype=torch.float64)
             else:
-                mine = torch.ldexp(total[name].double(), _power(top - common)).contiguous()
+                mine = (total[name].double() * _power(top - common)).contiguous()
             dist.all_reduce(mine)
             summed[name] = mine
         return summed, common
 
 
-def _power(exponent: int) -> Tensor:
-    # ldexp multiplies by 2^e in the dtype of its argument: below -1000 the term is nothing beside the other
-    return torch.tensor(float(max(exponent, -1000)), dtype=torch.float64)
+def _power(exponent: int) -> float:
+    return 2.0 ** max(exponent, -1000)  # further down, the term is nothing beside the other
 
 
 def _unscale(values: dict[str, Tensor], exponent: int) -> dict[str, Tensor]:
-    """values · 2^e where float64 holds it; else by the nearest power that it does hold, alike for all."""
-    if exponent == 0:
+    """values · 2^e, in place, where their dtype holds it; else by the nearest power that it does hold, alike for all."""
+    if exponent == 0 or not values:
         return values
-    peak = max((float(v.abs().max()) for v in values.values() if v.numel()), default=0.0)
-    headroom = 1020 - (int(torch.frexp(torch.tensor(peak, dtype=torch.float64))[1]) if 0 < peak < float("inf") else 0)
-    # two steps: 2^e alone may be out of range although values · 2^e is not
-    exponent = max(min(exponent, headroom), -1000 + headroom - 1020)
-    half = exponent // 2
-    factors = [torch.tensor(2.0, dtype=torch.float64) ** e for e in (half, exponent - half)]
-    return {name: v.double() * factors[0].to(v.device) * factors[1].to(v.device) for name, v in values.items()}
+    peak = max(float(v.amax()) for v in values.values() if v.numel())
+    if not 0.0 < peak < float("inf"):
+        return values
+    largest = 100 if next(iter(values.values())).dtype.itemsize <= 4 else 1000
+    top = math.frexp(peak)[1]
+    exponent = min(max(exponent, -largest - top), largest - top)
+    half = exponent // 2  # two steps: 2^e alone may be out of range although values · 2^e is not
+    for v in values.values():
+        v.mul_(2.0**half).mul_(2.0 ** (exponent - half)) if abs(exponent) > 120 else v.mul_(2.0**exponent)
+    return values
 
 
-def _batch(item: Any, index: int, device: torch.device) -> Batch:
+def _batch(item: Any, index: int, device: torch.device, dtype: torch.dtype | None) -> Batch:
     """(inputs, labels), a dict as transformers makes it, or bare inputs."""
     if isinstance(item, Batch):
         return item
@@ -160,7 +173,9 @@ def _batch(item: Any, index: int, device: torch.device) -> Batch:
             labels = fields.pop(name, labels)
         floats = [k for k, v in fields.items() if isinstance(v, Tensor) and v.is_floating_point()]
         if not floats:
-            raise ValueError(f"batch {index} has no floating-point tensor among {sorted(fields)}; expected pixel_values")
+            raise ValueError(
+                f"batch {index} has no floating-point tensor among {sorted(fields)}; expected pixel_values"
+            )
         key = "pixel_values" if "pixel_values" in floats else floats[0]
         x = fields.pop(key)
         others = fields
@@ -174,4 +189,5 @@ def _batch(item: Any, index: int, device: torch.device) -> Batch:
         raise ValueError(f"batch {index} holds no samples")
     if not bool(torch.isfinite(x).all()):
         raise ValueError(f"batch {index}: inputs hold nan or inf; check the data and its normalisation")
+    x = x if dtype is None else x.to(dtype)
     return Batch(x, None if labels is None else torch.as_tensor(labels).to(device), others, key, index)

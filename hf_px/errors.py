@@ -13,6 +13,10 @@ class NonFiniteScoreError(HfPxError):
     """A scorer produced inf or nan."""
 
 
+class NoSignalError(HfPxError):
+    """Every weight scores zero: a mask would be arbitrary."""
+
+
 class CollapseError(HfPxError):
     """No path from input to output is left."""
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from .batches import Batch
 
@@ -58,7 +60,9 @@ def output_tensor(output: Any) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy; in dense prediction label 255 means "ignore", as in Pascal VOC."""
     dense = labels.dim() > 1 and not labels.is_floating_point()
-    return F.cross_entropy(logits.float() if logits.dtype.itemsize < 4 else logits, labels, ignore_index=255 if dense else -100)
+    return F.cross_entropy(
+        logits.float() if logits.dtype.itemsize < 4 else logits, labels, ignore_index=255 if dense else -100
+    )
 
 
 def gradients(
@@ -69,3 +73,69 @@ def gradients(
     value = loss(call(model, leaves, batch), batch.labels)
     found = torch.autograd.grad(value, list(leaves.values()), create_graph=create_graph, allow_unused=True)
     return {name: torch.zeros_like(w) if g is None else g for (name, w), g in zip(leaves.items(), found)}
+
+
+def derivatives(value: Tensor, of: Mapping[str, Tensor], create_graph: bool = False) -> dict[str, Tensor]:
+    """∂value/∂tensor by name; zero where the value does not depend on the tensor."""
+    found = torch.autograd.grad(value, list(of.values()), create_graph=create_graph, allow_unused=True)
+    return {name: torch.zeros_like(t) if g is None else g for (name, t), g in zip(of.items(), found)}
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """For methods that differentiate a gradient: fused attention and hardsigmoid have no second derivative in torch."""
+    with sdpa_kernel(SDPBackend.MATH), _HardsigmoidByRelu6():
+        yield
+
+
+class _HardsigmoidByRelu6(TorchFunctionMode):
+    """hardsigmoid(x) = relu6(x + 3) / 6, and relu6 may be differentiated twice."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not F.hardsigmoid:
+            return func(*args, **kwargs)
+        y = F.relu6(args[0] + 3) / 6
+        return args[0].copy_(y) if kwargs.get("inplace") else y
+
+
+@torch.no_grad()
+def batch_statistics(
+    model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tensor | None = None
+) -> dict[str, Tensor]:
+    """What BatchNorm measures on this batch, as {buffer name: value}: put it beside the weights to hold it fixed."""
+    norms = {
+        f"{prefix}." if prefix else "": module
+        for prefix, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    }
+    measured = {
+        f"{prefix}{local}": torch.zeros_like(getattr(module, local))
+        for prefix, module in norms.items()
+        for local in ("running_mean", "running_var")
+    }
+    momenta = {module: module.momentum for module in norms.values()}
+    try:
+        for module in momenta:
+            module.momentum = 1.0  # the running statistics become those of the last batch, and that is this one
+        with undisturbed(model, batch_statistics=True):
+            call(model, {**weights, **measured}, batch, x)
+    finally:
+        for module, momentum in momenta.items():
+            module.momentum = momentum
+    return measured
+
+
+def input_shape(model: nn.Module) -> tuple[int, ...] | None:
+    """Shape of one input, as timm's and transformers' own records or a first linear layer tell it; None if nothing does."""
+    for record in (getattr(model, "pretrained_cfg", None), getattr(model, "default_cfg", None)):
+        size = record.get("input_size") if isinstance(record, Mapping) else getattr(record, "input_size", None)
+        if size:
+            return tuple(size)
+    config = getattr(model, "config", None)
+    if hasattr(config, "num_channels"):
+        # ResNet and others take any size and name none: theirs is the 224 of ImageNet
+        side = getattr(config, "image_size", None) or 224
+        return (config.num_channels, *(side if isinstance(side, (list, tuple)) else (side, side)))
+    first = next((m for m in model.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))), None)
+    return (first.in_features,) if isinstance(first, nn.Linear) else None

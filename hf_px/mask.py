@@ -13,11 +13,17 @@ from torch import Tensor, nn
 
 
 class MaskedWeights(Mapping[str, Tensor]):
-    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M."""
+    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M.
 
-    def __init__(self, weights: Mapping[str, Tensor], mask: Mask) -> None:
-        self._weights = dict(weights)
+    Its tensors are to be read, not written: where nothing is pruned they are the model's own.
+    """
+
+    def __init__(self, dense: Mapping[str, Tensor], mask: Mask) -> None:
         self.mask = mask
+        # in θ's layout and dtype: mixing layouts or converting bits again in every use costs more than the product
+        self.ones = {n: torch.empty_like(w, requires_grad=False).copy_(mask.bits[n]) for n, w in dense.items()}
+        full = mask.kept == mask.total
+        self._weights = {n: w.detach() if full else w.detach() * self.ones[n] for n, w in dense.items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name]
@@ -108,9 +114,8 @@ class Mask:
         return {name: own[name] for name in self.bits}
 
     def weights(self, model: nn.Module) -> MaskedWeights:
-        """θ ⊙ M as new tensors; the model is not touched."""
-        tensors = self.tensors_of(model)
-        return MaskedWeights({n: w.detach() * self.bits[n].to(w.device) for n, w in tensors.items()}, self)
+        """θ ⊙ M beside the model, which is not touched."""
+        return MaskedWeights(self.tensors_of(model), self)
 
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> nn.Module:

@@ -14,5 +14,7 @@ from ..registry import Scores, scorer
 
 
 @scorer("magnitude", summary="|θ|", needs="weights", rounds=1, paper="Han et al., NeurIPS 2015")
-def magnitude(model: nn.Module, weights: MaskedWeights, batches: Batches | None, *, generator: torch.Generator) -> Scores:
+def magnitude(
+    model: nn.Module, weights: MaskedWeights, batches: Batches | None, *, generator: torch.Generator
+) -> Scores:
     return {name: w.abs() for name, w in weights.items()}

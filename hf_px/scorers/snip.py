@@ -16,7 +16,12 @@ from ..registry import Scores, scorer
 
 @scorer("snip", summary="|θ ⊙ ∂L/∂θ|", needs="labels", rounds=1, paper="Lee et al., ICLR 2019")
 def snip(
-    model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator, loss: Loss = cross_entropy
+    model: nn.Module,
+    weights: MaskedWeights,
+    batches: Batches,
+    *,
+    generator: torch.Generator,
+    loss: Loss = cross_entropy,
 ) -> Scores:
     # batch statistics: what the first training step will see
     with undisturbed(model, batch_statistics=True):

@@ -1,0 +1,139 @@
+"""A table by layer: kept / total, density, live units; and what the whole network keeps, nominal and effective.
+
+Nominal sparsity counts pruned weights. Effective sparsity counts dead ones too: kept, but on no path from input to output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..batches import Batch, Batches
+from ..errors import UnsupportedModelError
+from ..forward import input_shape
+from ..linearize import live_weights
+from ..mask import Mask
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    name: str
+    shape: tuple[int, ...]
+    kept: int
+    total: int
+    density: float
+    dead: int | None  # kept, but on no path; None: unknown
+    live_units: int | None  # output units with a weight that lies on a path; None: unknown
+    units: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    rows: list[LayerRow]
+    note: str = ""  # why dead weights are unknown, if they are
+
+    @property
+    def total(self) -> int:
+        return sum(row.total for row in self.rows)
+
+    @property
+    def kept(self) -> int:
+        return sum(row.kept for row in self.rows)
+
+    @property
+    def dead(self) -> int | None:
+        dead = [row.dead for row in self.rows]
+        return None if None in dead else sum(d for d in dead if d is not None)
+
+    @property
+    def nominal_sparsity(self) -> float:
+        return 1.0 - self.kept / self.total
+
+    @property
+    def effective_sparsity(self) -> float | None:
+        return None if self.dead is None else 1.0 - (self.kept - self.dead) / self.total
+
+    @property
+    def collapsed(self) -> list[str]:
+        """Tensors that carry nothing any more: empty, or with dead weights only."""
+        return [row.name for row in self.rows if row.kept - (row.dead or 0) == 0]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "layers": [asdict(row) for row in self.rows],
+            "total": self.total,
+            "kept": self.kept,
+            "dead": self.dead,
+            "nominal_sparsity": self.nominal_sparsity,
+            "effective_sparsity": self.effective_sparsity,
+            "collapsed": self.collapsed,
+            "note": self.note,
+        }
+
+    def __str__(self) -> str:
+        head = ("layer", "shape", "kept", "total", "density", "live units")
+        body = [
+            (
+                row.name,
+                "x".join(map(str, row.shape)),
+                f"{row.kept:,}",
+                f"{row.total:,}",
+                f"{row.density:.2%}",
+                f"{'?' if row.live_units is None else row.live_units}/{row.units}",
+            )
+            for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+        lines = [
+            "  ".join(
+                cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))
+            ).rstrip()
+            for line in [head, *body]
+        ]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        effective = "unknown" if self.effective_sparsity is None else f"{self.effective_sparsity:.4%}"
+        dead = "" if self.dead is None else f" ({self.dead:,} kept weights are dead)"
+        lines.append(
+            f"kept {self.kept:,} of {self.total:,}; sparsity {self.nominal_sparsity:.4%} nominal, {effective} effective{dead}"
+        )
+        gone = self.collapsed
+        shown = ", ".join(gone[:8]) + (", …" if len(gone) > 8 else "")
+        lines.append(f"collapsed layers: {f'{len(gone)} ({shown})' if gone else 'none'}")
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+
+def summary(
+    model: nn.Module, mask: Mask, batches: Iterable[Any] | None = None, input_size: Sequence[int] | None = None
+) -> Summary:
+    """The table; `batches` or `input_size` give the shape of an input where the model does not tell it."""
+    weights = mask.tensors_of(model)
+    live, note = _live(model, mask, batches, input_size)
+    rows = []
+    for name, weight in weights.items():
+        bits = mask.bits[name]
+        kept, total = int(bits.sum()), bits.numel()
+        dead = None if live is None else kept - int(live[name].sum())
+        units = None if live is None else int(live[name].flatten(1).any(1).sum())
+        rows.append(LayerRow(name, tuple(weight.shape), kept, total, kept / total, dead, units, len(weight)))
+    return Summary(rows, note)
+
+
+def _live(
+    model: nn.Module, mask: Mask, batches: Iterable[Any] | None, input_size: Sequence[int] | None
+) -> tuple[dict[str, torch.Tensor] | None, str]:
+    device = next(iter(mask.tensors_of(model).values())).device
+    if batches is not None:
+        batch = Batches(batches, device).first()
+    else:
+        shape = input_shape(model) if input_size is None else tuple(input_size)
+        if shape is None:
+            return None, "dead weights are unknown: pass input_size= or batches="
+        batch = Batch(torch.ones(1, *shape, device=device))
+    try:
+        return live_weights(model, mask, batch), ""
+    except UnsupportedModelError as error:
+        return None, f"dead weights are unknown: {error}"

@@ -1,0 +1,434 @@
+"""hf-px: prune a model from the command line, and say what is left of it.
+
+Strings become things here, all of them before a model is loaded. torch, timm and transformers are imported
+inside the commands, so that --help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .registry import ScorerRecord
+
+MARK = "hf-px prune"  # in prune.json: this directory is ours to write to
+EXAMPLES = """\
+examples:
+  hf-px prune --demo
+      ResNet-20 with random weights, handwritten digits, PX to 98.2 % in 100 rounds; no network
+  hf-px prune resnet50 --sparsity 0.9 --data ~/photos --num-classes 12 --output out/resnet50
+      a timm model with random weights; ~/photos holds one folder of images per class
+  hf-px prune resnet50.tv_in1k --pretrained --scorer snip --data uoft-cs/cifar10 --num-classes 10
+      pretrained weights and data, both from the Hub
+  hf-px prune microsoft/resnet-18 --scorer magnitude --sparsity 0.5
+      a transformers model from the Hub; magnitude needs no data
+  hf-px prune ./my-vit --scope 2:4 --exclude vit.embeddings.patch_embeddings.projection.weight --data train.parquet
+      a directory written by save_pretrained; two of every four weights stay, but in the tensor that 4 does not divide
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 2 for what the user can mend, said in one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without θ gets a question mark, not a traceback
+    args = parser().parse_args(argv)
+    from .errors import HfPxError
+
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `hf-px scorers | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("hf-px: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, HfPxError) as error:
+        if args.traceback:
+            raise
+        print(f"hf-px: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"hf-px: error: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="hf-px",
+        description="Prune vision models before training.",
+        epilog="Start with: hf-px prune --demo. Each command explains itself: hf-px prune --help.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"hf-px {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
+
+    listing = commands.add_parser("scorers", help="list the methods: what each needs, its rounds, its paper")
+    listing.set_defaults(run=scorers_command, traceback=False)
+
+    command = commands.add_parser(
+        "prune",
+        help="score a model, prune it, show what is left by layer",
+        description="Score a model's weights, keep the best, and show what is left by layer. "
+        "The model's own weights are not changed: the result is a mask.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.set_defaults(run=prune_command)
+    model = command.add_argument_group("model")
+    model.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="resnet20 (CIFAR), a timm name (resnet50, timm/resnet50.tv_in1k), a transformers image classifier on the "
+        "Hub (org/name) or a directory that holds one",
+    )
+    model.add_argument("--demo", action="store_true", help="short for: hf-px prune resnet20, all else as by default")
+    model.add_argument(
+        "--pretrained",
+        action=argparse.BooleanOptionalAction,
+        help="take trained weights, for timm names from the Hub (default: yes for org/name and directories, "
+        "no for all else)",
+    )
+    model.add_argument("--num-classes", type=_at_least(1), metavar="N", help="give the model a new head of N classes")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
+
+    how = command.add_argument_group("method")
+    how.add_argument("--scorer", default="px", metavar="NAME", help="one of `hf-px scorers` (default: px)")
+    how.add_argument(
+        "--sparsity",
+        type=float,
+        metavar="S",
+        help="fraction of weights to remove (default: 0.982, or what an n:m scope means)",
+    )
+    how.add_argument("--rounds", type=_at_least(1), metavar="T", help="score and prune T times (default: the method's)")
+    how.add_argument(
+        "--scope", default="global", help="who competes: global, layer, erk, or n:m such as 2:4 (default: global)"
+    )
+    how.add_argument(
+        "--schedule",
+        default="exponential",
+        help="density by round: exponential, linear or one-shot (default: exponential)",
+    )
+    how.add_argument(
+        "--exclude", action="append", default=[], metavar="NAME", help="leave this tensor whole; may be given again"
+    )
+    how.add_argument(
+        "--min-per-layer", type=_at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
+    )
+    how.add_argument(
+        "--norm", help="statistics of normalisation layers, for px: batch, running, released (default: batch)"
+    )
+    how.add_argument(
+        "--seed", type=_at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"
+    )
+
+    data = command.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        metavar="SOURCE",
+        help="digits: handwritten digits, no network (default); a folder with one sub-folder of images per class, or "
+        "with parquet files; a .parquet file; a Hub data set org/name; random: one batch of Gaussian noise with random "
+        "labels, to try a command out, not to prune by",
+    )
+    data.add_argument(
+        "--per-class", type=_at_least(1), default=10, metavar="N", help="examples per class (default: 10)"
+    )
+    data.add_argument("--batch-size", type=_at_least(1), default=100, metavar="N", help="at most (default: 100)")
+    data.add_argument("--split", default="train", help="of the data set (default: train)")
+    data.add_argument("--image-column", metavar="NAME", help="(default: image or img)")
+    data.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
+
+    out = command.add_argument_group("output")
+    out.add_argument("--output", type=Path, metavar="DIR", help="write mask.safetensors and prune.json there")
+    out.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
+    out.add_argument("--quiet", action="store_true", help="no progress bar, no table")
+    out.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    return top
+
+
+def scorers_command(args: argparse.Namespace) -> None:
+    from .registry import scorers
+    from .rounds import list_scorers as names  # importing the rounds registers every method
+
+    rows = [("name", "needs", "rounds", "score", "paper")]
+    rows += [(r.name, r.needs, str(r.rounds), r.summary, r.paper) for r in (scorers[name] for name in names())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.rjust(w) if i == 2 else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        print("  ".join(cells).rstrip())
+    print("\nneeds: weights only; the shape of the input too; inputs; inputs and labels")
+
+
+def prune_command(args: argparse.Namespace) -> None:
+    import torch
+
+    from .allocate import NofM
+    from .allocate import scope as parse_scope
+    from .analysis import summary
+    from .data import check_source, data_config, load_pruning_set
+    from .registry import scorers
+    from .rounds import _checked_schedule, _checked_sparsity, prune
+
+    # what can be refused without a model, is
+    if args.demo and args.model:
+        raise ValueError(f"--demo prunes a ResNet-20, not {args.model}; leave one of the two out")
+    args.model = "resnet20" if args.demo else args.model
+    if args.model is None:
+        raise ValueError("name a model, or try hf-px prune --demo; see hf-px prune --help")
+    record = scorers[args.scorer]
+    options = _options(record, args.norm)
+    args.norm = options.get("norm")
+    scope = parse_scope(args.scope)
+    if args.sparsity is None and not isinstance(scope, NofM):
+        args.sparsity = 0.982
+    args.sparsity = _checked_sparsity(args.sparsity, scope)
+    scope.check({}, 1 - args.sparsity)
+    _, args.rounds = _checked_schedule(args.schedule, args.rounds, record)
+    args.device = _device(args.device)
+    if args.data and record.needs == "weights":
+        print(f"hf-px: {record.name} needs no data; --data {args.data} is not read", file=sys.stderr)
+    args.data = None if record.needs == "weights" else args.data or "digits"
+    if args.data:
+        check_source(args.data)
+    if args.output:
+        _claim(args.output, args.force)
+
+    torch.manual_seed(args.seed)  # timm and transformers draw weights from the global generator
+    model = _load_model(args.model, args.pretrained, args.num_classes, args.seed).to(args.device)
+    batches = None
+    if args.data:
+        batches = load_pruning_set(
+            args.data,
+            model,
+            args.per_class,
+            args.batch_size,
+            args.seed,
+            split=args.split,
+            image_column=args.image_column,
+            label_column=args.label_column,
+        )
+    input_size = tuple(data_config(model)["input_size"])
+
+    start = time.perf_counter()
+    mask = prune(
+        model,
+        record.name,
+        sparsity=args.sparsity,
+        batches=batches,
+        rounds=args.rounds,
+        scope=args.scope,
+        schedule=args.schedule,
+        seed=args.seed,
+        progress=not args.quiet,
+        min_per_layer=args.min_per_layer,
+        exclude=args.exclude,
+        input_size=input_size,
+        **options,
+    )
+    seconds = time.perf_counter() - start
+    table = summary(model, mask, input_size=input_size)
+    memory = _peak_memory()
+    if not args.quiet:
+        print(table)
+        work = f"{args.rounds} round{'s' * (args.rounds > 1)} in {seconds:.1f} s"
+        print(f"\n{record.name} on {args.model}: {work}, peak memory {memory / 2**20:,.0f} MiB")
+    if args.output:
+        _write(args, mask, table, seconds, memory)
+        print(f"wrote {args.output / 'mask.safetensors'} and {args.output / 'prune.json'}")
+
+
+def _options(record: ScorerRecord, norm: str | None) -> dict[str, Any]:
+    """{"norm": …} for a method that has it, the method's own default if none is asked for."""
+    from typing import get_args, get_type_hints
+
+    if "norm" not in record.options:
+        if norm is not None:
+            raise ValueError(f"--norm {norm}: {record.name} has no such option; leave it out")
+        return {}
+    known = get_args(get_type_hints(record.score)["norm"])
+    if norm is not None and known and norm not in known:
+        raise ValueError(f"--norm {norm}: {record.name} knows {', '.join(known)}")
+    return {"norm": record.options["norm"].default if norm is None else norm}
+
+
+def _device(text: str | None) -> Any:
+    import torch
+
+    try:
+        device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {text}: not usable here ({reason}); --device cpu always is") from error
+    return device
+
+
+def _load_model(name: str, pretrained: bool | None, num_classes: int | None, seed: int) -> nn.Module:
+    """`resnet20`, a timm name, org/name on the Hub or a local directory; in eval mode, as transformers loads them."""
+    import torch
+
+    from .models import MODELS
+
+    if name in MODELS:
+        if pretrained:
+            raise ValueError(f"{name} has no pretrained weights; leave --pretrained out")
+        return MODELS[name](num_classes=num_classes or 10, generator=torch.Generator().manual_seed(seed)).eval()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{name}: a directory without config.json; was it written by save_pretrained?")
+        return _load_transformers(str(path), pretrained is not False, num_classes)
+    if "/" in name and not name.startswith("timm/"):
+        if name.count("/") > 1 or name.startswith((".", "/", "~")):
+            raise ValueError(f"{name}: no such directory; a Hub model is written org/name")
+        return _load_transformers(name, pretrained is not False, num_classes)
+    return _load_timm(name.removeprefix("timm/"), bool(pretrained), num_classes)
+
+
+def _load_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
+    import timm
+
+    from .models import MODELS
+
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"unknown model {name!r}; {hint}timm.list_models() has them all; a Hub model is written org/name"
+        )
+    tag = name.partition(".")[2]
+    if tag and name not in timm.list_pretrained():
+        tags = [full for full in timm.list_pretrained() if full.startswith(name.partition(".")[0] + ".")]
+        raise ValueError(f"unknown weights {name!r}; there are {', '.join(tags) or 'none for this model'}")
+    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    model = timm.create_model(name, pretrained=pretrained, **head).eval()
+    return model if pretrained else _open_branches_(model)
+
+
+def _open_branches_(model: nn.Module) -> nn.Module:
+    """γ ← 1 where it starts at 0: timm closes residual branches so, and every path through one would score zero."""
+    from torch import nn
+
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+    norms = [module for module in model.modules() if isinstance(module, kinds) and module.weight is not None]
+    closed = [module for module in norms if not module.weight.any()]
+    for module in closed:
+        nn.init.ones_(module.weight)
+    if closed:
+        print(
+            f"hf-px: {len(closed)} normalisation layers start with scale 0 in timm; set to 1, as in the paper",
+            file=sys.stderr,
+        )
+    return model
+
+
+def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    try:
+        config = AutoConfig.from_pretrained(name)
+        if num_classes is not None:
+            config.num_labels = num_classes  # as an argument it is ignored where the config has labels of its own
+        if not pretrained:
+            return AutoModelForImageClassification.from_config(config).eval()
+        # mismatched sizes: a new head of another width is drawn at random
+        fits = num_classes is None
+        return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {reason}") from error
+
+
+def _claim(directory: Path, force: bool) -> None:
+    """See that the directory is ours to write to, before the work; nothing is made yet."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"--output {directory}: is a file; name a directory")
+    if directory.is_dir() and any(directory.iterdir()) and not force:
+        try:
+            ours = json.loads((directory / "prune.json").read_text(encoding="utf-8"))["written_by"] == MARK
+        except (OSError, ValueError, KeyError, TypeError):
+            ours = False
+        if not ours:
+            raise ValueError(f"--output {directory}: holds other files; name another directory, or add --force")
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--output {directory}: {there} is not a directory that can be written to")
+
+
+def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memory: int) -> None:
+    from .store import save_mask, write_atomic
+
+    settings = {
+        k: v for k, v in vars(args).items() if k not in ("run", "demo", "output", "force", "quiet", "traceback")
+    }
+    settings["device"] = str(args.device)
+    record = {
+        "written_by": MARK,
+        "settings": settings,
+        "digest": mask.digest(),
+        "total": mask.total,
+        "kept": mask.kept,
+        "seconds": round(seconds, 3),
+        "peak_memory_bytes": memory,
+        "summary": table.to_dict(),
+        "versions": {
+            "hf-px": __version__,
+            **{name: metadata.version(name) for name in ("torch", "timm", "transformers", "numpy")},
+        },
+        "python": sys.version.split()[0],
+    }
+    notes = {key: str(settings[key]) for key in ("model", "scorer", "sparsity", "rounds", "seed")}
+    args.output.mkdir(parents=True, exist_ok=True)
+    save_mask(mask, args.output / "mask.safetensors", notes)
+    write_atomic(args.output / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _peak_memory() -> int:
+    """Bytes, the most this process has held; on a GPU, the most that torch has held there."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _at_least(least: int) -> Any:
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small; at least {least}")
+        return value
+
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Iter-SNIP: s = |(θ ⊙ M) ⊙ ∂L/∂(θ ⊙ M)|; FORCE: s = |θ ⊙ ∂L/∂(θ ⊙ M)|, so that a pruned weight may return.
+
+de Jorge et al., Progressive Skeletonization: Trimming more fat from a network at initialization, ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Batches
+from ..forward import Loss, cross_entropy, gradients, undisturbed
+from ..mask import MaskedWeights
+from ..registry import Scores, scorer
+
+_PAPER = "de Jorge et al., ICLR 2021"
+
+
+@scorer("iter-snip", summary="|(θ⊙M) ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper=_PAPER)
+def iter_snip(
+    model: nn.Module,
+    weights: MaskedWeights,
+    batches: Batches,
+    *,
+    generator: torch.Generator,
+    loss: Loss = cross_entropy,
+) -> Scores:
+    return _saliency(weights, _gradient(model, weights, batches, loss))
+
+
+@scorer("force", summary="|θ ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper=_PAPER, revives=True)
+def force(
+    model: nn.Module,
+    weights: MaskedWeights,
+    batches: Batches,
+    *,
+    generator: torch.Generator,
+    loss: Loss = cross_entropy,
+) -> Scores:
+    # dense θ is in the model; the gradient is that of the pruned network
+    return _saliency(weights.mask.tensors_of(model), _gradient(model, weights, batches, loss))
+
+
+def _gradient(model: nn.Module, weights: MaskedWeights, batches: Batches, loss: Loss) -> dict[str, Tensor]:
+    # the authors draw new samples in every round; here each round sees all batches, summed with their sign
+    with undisturbed(model, batch_statistics=True):
+        return batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
+
+
+def _saliency(theta: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Scores:
+    return {name: (w.detach() * gradient[name]).abs() for name, w in theta.items()}

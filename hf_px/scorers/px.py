@@ -1,0 +1,91 @@
+"""PX: S = θ² ⊙ ∂R/∂θ², R = Σ_b Σ_k G_b^k · h_b^k, G_b^k = Σ_n g^k(x_n², 1 ⊙ M, a_n), h^k = h^k(1, θ² ⊙ M, 1).
+
+R bounds the trace of the neural tangent kernel: Tr Θ ≤ Σ_k G^k · Σ_j ∂h^k/∂θ_j² (equations 6 to 9). Iurada et al.,
+Finding Lottery Tickets in Vision Models via Data-driven Spectral Foresight Pruning, CVPR 2024.
+
+h does not see the data, so all its rows are equal: one row is run, and G needs no graph. A round costs two
+forward passes per batch, and a forward and backward pass on one row.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Batch, Batches, Contribution
+from ..forward import call, undisturbed
+from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated
+from ..mask import MaskedWeights
+from ..registry import Scores, scorer
+
+
+@scorer(
+    "px",
+    summary="θ² ⊙ ∂R/∂θ², R = Σ g(x², 1, a) · h(1, θ², 1)",
+    needs="inputs",
+    rounds=100,
+    paper="Iurada et al., CVPR 2024",
+)
+def px(
+    model: nn.Module,
+    weights: MaskedWeights,
+    batches: Batches,
+    *,
+    generator: torch.Generator,
+    norm: Literal["batch", "running", "released"] = "batch",
+) -> Scores:
+    """`norm`: σ of a normalisation layer, an edge of weight γ/σ in h.
+
+    batch     σ of this batch through the masked network of this round, held constant. As a branch thins, its σ
+              falls and its gain rises, so that no layer is starved.
+    running   the stored σ: Algorithm 1 to the letter. At initialisation σ = 1, and branches beside a shortcut die.
+    released  what the authors' code of April 2024 computes, which is not Algorithm 1; see _released.
+    """
+    if norm == "released":
+        with undisturbed(model, batch_statistics=True):
+            total = batches.sum(lambda batch: _released(model, weights, batch), like=weights)
+        return {name: s.abs() for name, s in total.items()}
+    if norm not in ("batch", "running"):
+        raise ValueError(f"norm={norm!r}: px knows batch, running and released")
+
+    # views are the same for every batch of a round
+    first = batches.first()
+    ones = edge_weights(weights, ONES, first.x.dtype)
+    squared = edge_weights(weights, SQUARED, _row_dtype(first.x), leaves=True)
+
+    def contribution(batch: Batch) -> Contribution:
+        """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
+        _, tape = record(model, weights, batch, norm)
+        with torch.no_grad():
+            g = replay(model, ones, ONES, batch, batch.x.square(), tape)
+        row = batch.row()
+        h = replay(model, squared, SQUARED, row, torch.ones_like(row.x, dtype=_row_dtype(row.x)), tape)
+        total = (g.values.sum(0, keepdim=True) * h.values).sum()
+        return shares(total, squared), g.exponent + h.exponent
+
+    with undisturbed(model):
+        return batches.sum(contribution, like=weights)
+
+
+def _row_dtype(x: Tensor) -> torch.dtype:
+    """Exact rescaling makes float32 enough on the CPU, where sums of positive terms stay positive to the last bit.
+
+    cuDNN may multiply by transforms (Winograd, FFT) whose rounding is relative to the largest value: float64 there.
+    """
+    return torch.float64 if x.is_cuda else x.dtype
+
+
+def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:
+    """∂R/∂θ² · θ² · θ · θ², R = Σ f(x; θ ⊙ M) · h(x; θ² ⊙ M), batch statistics everywhere, no gates in h.
+
+    Their g runs the masked weights themselves on x, with the gates recorded there: that is f.
+    """
+    with torch.no_grad():
+        f = call(model, weights, batch)
+    squared = edge_weights(weights, SQUARED, batch.x.dtype, leaves=True)
+    with ungated():
+        h = call(model, squared, batch)
+    share = shares((f * h).sum(), squared)
+    return {name: share[name] * weights[name] * weights[name].square() for name in share}

@@ -1,0 +1,48 @@
+"""px-path: S = θ² ⊙ ∂R/∂θ², R = Σ_n Σ_k f̃^k(x_n², (θγ/σ)² ⊙ M, a_n), the trace of the NTK in expectation, path by path.
+
+Σ_j ∂R/∂θ_j² = Σ_p ‖J_v^f[:, p]‖² · ‖J_θ^v[p, :]‖²: the two factors of the PX bound multiplied path by path before they
+are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a
+Kaiming initialisation, the cross terms vanish and it equals the expected trace. For given weights it is
+no bound. An extension of Iurada et al., CVPR 2024, by this project.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..batches import Batch, Batches, Contribution
+from ..forward import undisturbed
+from ..linearize import PATHS, edge_weights, record, replay, shares
+from ..mask import MaskedWeights
+from ..registry import Scores, scorer
+
+
+@scorer(
+    "px-path",
+    summary="θ² ⊙ ∂R/∂θ², R = Σ f̃(x², θ², a)",
+    needs="inputs",
+    rounds=100,
+    paper="hf_px, after Iurada et al., CVPR 2024",
+)
+def px_path(
+    model: nn.Module,
+    weights: MaskedWeights,
+    batches: Batches,
+    *,
+    generator: torch.Generator,
+    norm: Literal["batch", "running"] = "batch",
+) -> Scores:
+    if norm not in ("batch", "running"):
+        raise ValueError(f"norm={norm!r}: px-path knows batch and running")
+
+    def contribution(batch: Batch) -> Contribution:
+        _, tape = record(model, weights, batch, norm)
+        squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
+        flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
+        return shares(flow.values.sum(), squared), flow.exponent
+
+    with undisturbed(model):
+        return batches.sum(contribution, like=weights)

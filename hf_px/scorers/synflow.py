@@ -1,0 +1,58 @@
+"""SynFlow: S = |θ| ⊙ ∂R/∂|θ|, R = 1ᵀ (Π_l |θ_l|) 1; SynFlow-L2 the same with θ²; LogSynFlow |θ| ⊙ log(1 + ∂R/∂|θ|).
+
+Tanaka et al., Pruning neural networks without any data by iteratively conserving synaptic flow, NeurIPS 2020;
+Gebhart et al., A Unified Paths Perspective for Pruning at Initialization, 2021; Cavagnero et al., FreeREA, WACV 2023.
+
+Every gate is open and batch norm is at its stored statistics; max-pooling sums its window, since R counts all
+paths. Exact rescaling keeps R in range: a ResNet-50 at 224x224 is no exception.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ..batches import Batches
+from ..forward import undisturbed
+from ..linearize import ABSOLUTE, SQUARED, View, edge_weights, replay, shares
+from ..mask import MaskedWeights
+from ..registry import Scores, scorer
+
+_TANAKA = "Tanaka et al., NeurIPS 2020"
+_GEBHART = "Gebhart et al., 2021"
+_CAVAGNERO = "Cavagnero et al., WACV 2023"
+
+
+@scorer("synflow", summary="|θ| ⊙ ∂R/∂|θ|, R = 1ᵀ Π|θ| 1", needs="shape", rounds=100, paper=_TANAKA)
+def synflow(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
+    flow, exponent = path_flow(model, weights, batches, ABSOLUTE)
+    return batches.once(flow, exponent)
+
+
+@scorer("synflow-l2", summary="θ² ⊙ ∂R/∂θ², R = 1ᵀ Πθ² 1", needs="shape", rounds=100, paper=_GEBHART)
+def synflow_l2(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
+    flow, exponent = path_flow(model, weights, batches, SQUARED)
+    return batches.once(flow, exponent)
+
+
+@scorer("logsynflow", summary="|θ| ⊙ log(1 + ∂R/∂|θ|)", needs="shape", rounds=100, paper=_CAVAGNERO)
+def logsynflow(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
+    flow, exponent = path_flow(model, weights, batches, ABSOLUTE)
+    scores = {}
+    for name, share in flow.items():
+        size = weights[name].abs().double()
+        # log(1 + ∂R) = softplus(log ∂R): the logarithm needs the true size of ∂R, which float64 may not hold
+        log = (share / size).log() + exponent * math.log(2.0)
+        scores[name] = torch.where(share > 0, size * torch.nn.functional.softplus(log, threshold=40.0), 0.0)
+    return scores
+
+
+def path_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, view: View) -> tuple[Scores, int]:
+    """|θ|^e ⊙ ∂R/∂|θ|^e on an input of ones, as values and a power of two."""
+    row = batches.first().row()
+    edges = edge_weights(weights, view, torch.float64, leaves=True)
+    with undisturbed(model):
+        out = replay(model, edges, view, row, torch.ones_like(row.x, dtype=torch.float64))
+    return shares(out.values.sum(), edges), out.exponent
