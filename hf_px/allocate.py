@@ -157,7 +157,7 @@ def apportion(weights: list[int], rooms: list[int], total: int, floors: list[int
 def _kth_largest(scores: Tensor, k: int) -> Tensor:
     if scores.device.type == "cpu":
         # numpy's introselect is several times faster than torch.kthvalue on the CPU
-        values = scores.numpy()
+        values = (scores.float() if scores.dtype.itemsize < 4 else scores).numpy()
         return torch.as_tensor(np.partition(values, len(values) - k)[len(values) - k], dtype=scores.dtype)
     return scores.kthvalue(len(scores) - k + 1).values
 

@@ -111,12 +111,13 @@ class Batches:
             total, top = self._reduce(total, top, like)
         if top is None:
             raise ValueError("batches is empty; pass at least one batch of inputs")
-        return _unscale(total, top)
+        # in the weights' dtype, whatever the sum was made in: one process and two must round alike
+        return {name: v.to(like[name].dtype) for name, v in _unscale(total, top, like).items()}
 
     @staticmethod
     def once(values: Mapping[str, Tensor], exponent: int) -> dict[str, Tensor]:
         """values · 2^e, for what no batch contributes to: every process has computed the same."""
-        return _unscale(dict(values), exponent)
+        return _unscale(dict(values), exponent, values)
 
     def _reduce(
         self, total: dict[str, Tensor], top: int | None, like: Mapping[str, Tensor]
@@ -139,17 +140,17 @@ class Batches:
 
 
 def _power(exponent: int) -> float:
-    return 2.0 ** max(exponent, -1000)  # further down, the term is nothing beside the other
+    return 2.0**exponent if exponent > -1000 else 0.0  # further down, the term is nothing beside the other
 
 
-def _unscale(values: dict[str, Tensor], exponent: int) -> dict[str, Tensor]:
-    """values · 2^e, in place, where their dtype holds it; else by the nearest power that it does hold, alike for all."""
+def _unscale(values: dict[str, Tensor], exponent: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """values · 2^e, in place, where `like`'s dtype holds it; else by the nearest power that it does hold."""
     if exponent == 0 or not values:
         return values
-    peak = max(float(v.amax()) for v in values.values() if v.numel())
+    peak = max(max(float(v.amax()), -float(v.amin())) for v in values.values() if v.numel())
     if not 0.0 < peak < float("inf"):
         return values
-    largest = 100 if next(iter(values.values())).dtype.itemsize <= 4 else 1000
+    largest = 100 if min(v.dtype.itemsize for v in like.values()) <= 4 else 1000
     top = math.frexp(peak)[1]
     exponent = min(max(exponent, -largest - top), largest - top)
     half = exponent // 2  # two steps: 2^e alone may be out of range although values · 2^e is not

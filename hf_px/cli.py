@@ -276,8 +276,7 @@ def _device(text: str | None) -> Any:
         device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {text}: not usable here ({reason}); --device cpu always is") from error
+        raise ValueError(f"--device {text}: not usable here ({_first_line(error)}); --device cpu always is") from error
     return device
 
 
@@ -319,7 +318,10 @@ def _load_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Modul
         tags = [full for full in timm.list_pretrained() if full.startswith(name.partition(".")[0] + ".")]
         raise ValueError(f"unknown weights {name!r}; there are {', '.join(tags) or 'none for this model'}")
     head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
-    model = timm.create_model(name, pretrained=pretrained, **head).eval()
+    try:
+        model = timm.create_model(name, pretrained=pretrained, **head).eval()
+    except OSError as error:  # no network, no such file on the Hub
+        raise ValueError(f"{name}: no pretrained weights from the Hub: {_first_line(error)}") from error
     return model if pretrained else _open_branches_(model)
 
 
@@ -353,8 +355,11 @@ def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> 
         fits = num_classes is None
         return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {reason}") from error
+        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _claim(directory: Path, force: bool) -> None:

@@ -31,6 +31,10 @@ def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[No
         # TF32 keeps 10 bits: too few to rank weights by
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             yield
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(f"{error}: batch statistics of one value have no variance; use larger batches") from error
+        raise
     finally:
         for module, training in flags:
             module.training = training
@@ -38,9 +42,29 @@ def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[No
 
 def call(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tensor | None = None) -> Tensor:
     """The model's output tensor on this batch, with `weights` in place of its own; buffers are copies."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    state = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    # a half-precision model is scored in float32: bfloat16 has 8 bits to rank millions of weights by
+    state |= {name: p.detach() for name, p in model.named_parameters() if p.dtype.itemsize < 4}
+    state = {name: t.float() if t.is_floating_point() and t.dtype.itemsize < 4 else t for name, t in state.items()}
     args, kwargs = batch.call_args(x)
-    return output_tensor(functional_call(model, {**buffers, **weights}, args, kwargs))
+    return output_tensor(call_with(model, {**state, **weights}, args, kwargs))
+
+
+def call_with(model: nn.Module, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """model(*args, **kwargs) with `state` in place of its own tensors, wherever a tensor or a module is shared.
+
+    torch.func.functional_call alone would swap a module that has two names twice, and could not swap it back.
+    """
+    places: dict[int, list[str]] = {}  # every attribute once: named_modules() shows a shared module under one name
+    names: dict[str, int] = {}
+    for prefix, module in model.named_modules():
+        for local, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None:
+                places.setdefault(id(tensor), []).append(f"{prefix}.{local}" if prefix else local)
+    for own in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        names |= {name: id(tensor) for name, tensor in own}
+    everywhere = {place: tensor for name, tensor in state.items() for place in places[names[name]]}
+    return functional_call(model, everywhere, args, kwargs, tie_weights=False)
 
 
 def output_tensor(output: Any) -> Tensor:
@@ -60,19 +84,13 @@ def output_tensor(output: Any) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy; in dense prediction label 255 means "ignore", as in Pascal VOC."""
     dense = labels.dim() > 1 and not labels.is_floating_point()
-    return F.cross_entropy(
-        logits.float() if logits.dtype.itemsize < 4 else logits, labels, ignore_index=255 if dense else -100
-    )
+    return F.cross_entropy(logits, labels, ignore_index=255 if dense else -100)
 
 
-def gradients(
-    model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss, create_graph: bool = False
-) -> dict[str, Tensor]:
+def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss) -> dict[str, Tensor]:
     """∂L/∂(θ ⊙ M) on one batch, for pruned weights too."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-    value = loss(call(model, leaves, batch), batch.labels)
-    found = torch.autograd.grad(value, list(leaves.values()), create_graph=create_graph, allow_unused=True)
-    return {name: torch.zeros_like(w) if g is None else g for (name, w), g in zip(leaves.items(), found)}
+    return derivatives(loss(call(model, leaves, batch), batch.labels), leaves)
 
 
 def derivatives(value: Tensor, of: Mapping[str, Tensor], create_graph: bool = False) -> dict[str, Tensor]:
@@ -127,7 +145,7 @@ def batch_statistics(
 
 
 def input_shape(model: nn.Module) -> tuple[int, ...] | None:
-    """Shape of one input, as timm's and transformers' own records or a first linear layer tell it; None if nothing does."""
+    """Shape of one input, as timm's and transformers' own records or a first linear layer tell it, or None."""
     for record in (getattr(model, "pretrained_cfg", None), getattr(model, "default_cfg", None)):
         size = record.get("input_size") if isinstance(record, Mapping) else getattr(record, "input_size", None)
         if size:

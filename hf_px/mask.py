@@ -15,15 +15,17 @@ from torch import Tensor, nn
 class MaskedWeights(Mapping[str, Tensor]):
     """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M.
 
-    Its tensors are to be read, not written: where nothing is pruned they are the model's own.
+    Its tensors are to be read, not written: where nothing is pruned they are the model's own. Half precision
+    becomes float32.
     """
 
     def __init__(self, dense: Mapping[str, Tensor], mask: Mask) -> None:
         self.mask = mask
+        dense = {n: w.detach().float() if w.dtype.itemsize < 4 else w.detach() for n, w in dense.items()}
         # in θ's layout and dtype: mixing layouts or converting bits again in every use costs more than the product
-        self.ones = {n: torch.empty_like(w, requires_grad=False).copy_(mask.bits[n]) for n, w in dense.items()}
+        self.ones = {n: torch.empty_like(w).copy_(mask.bits[n]) for n, w in dense.items()}
         full = mask.kept == mask.total
-        self._weights = {n: w.detach() if full else w.detach() * self.ones[n] for n, w in dense.items()}
+        self._weights = {n: w if full else w * self.ones[n] for n, w in dense.items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name]

@@ -17,6 +17,7 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
     Biases, normalisation, embeddings and tokens stay whole, as in the paper. A tensor that
     several modules share appears once, under its first name. `exclude` names tensors to leave alone.
     """
+    exclude = set(exclude)
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
@@ -26,10 +27,10 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
                 continue
             seen.add(id(weight))
             found[f"{prefix}.{local}" if prefix else local] = weight
-    unknown = sorted(set(exclude) - set(found))
+    unknown = sorted(exclude - set(found))
     if unknown:
         raise ValueError(f"exclude: {unknown[0]} is not a prunable tensor of this model; it has {_some(found)}")
-    found = {name: weight for name, weight in found.items() if name not in set(exclude)}
+    found = {name: weight for name, weight in found.items() if name not in exclude}
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no prunable tensor: no convolution, linear layer or "

@@ -63,6 +63,7 @@ class ScorerRecord:
     needs: Needs  # each one includes those before it
     rounds: int  # the method's own default
     paper: str
+    paths: bool = False  # runs the model as its paths, so every operation must have a rule
     revives: bool = False  # only FORCE lets a pruned weight return
 
     @property
@@ -76,12 +77,12 @@ scorers: Registry[ScorerRecord] = Registry("scorer")
 
 
 def scorer(
-    name: str, *, summary: str, needs: Needs, rounds: int, paper: str, revives: bool = False
+    name: str, *, summary: str, needs: Needs, rounds: int, paper: str, paths: bool = False, revives: bool = False
 ) -> Callable[[Scorer], Scorer]:
     """Register a scoring function under a name; the sweeps in tests/laws find it from here."""
 
     def register(score: Scorer) -> Scorer:
-        scorers.add(name, ScorerRecord(name, score, summary, needs, rounds, paper, revives))
+        scorers.add(name, ScorerRecord(name, score, summary, needs, rounds, paper, paths, revives))
         return score
 
     return register

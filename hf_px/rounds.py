@@ -153,7 +153,7 @@ def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
     )
     if part == 1.0:
         raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")
-    if part > 0.01:
+    if part > 0.05:
         worst = sorted(zeros, key=lambda name: -zeros[name])[:3]
         warnings.warn(
             f"scorer {record.name}: {part:.1%} of the weights score exactly zero, most in {', '.join(worst)}; they go "
@@ -259,7 +259,7 @@ def _data(
         first = data.first()
         if record.needs == "labels" and first.labels is None:
             raise ValueError(f"scorer {record.name} needs labels; pass batches of (inputs, labels), not inputs alone")
-        if record.needs in ("shape", "inputs"):
+        if record.paths:
             check_visible(model, first)
     return data
 
@@ -293,7 +293,9 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    """The dtype to score in: the model's, or float32 for half precision."""
+    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return own if own.itemsize >= 4 else torch.float32
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:

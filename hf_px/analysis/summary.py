@@ -1,6 +1,7 @@
 """A table by layer: kept / total, density, live units; and what the whole network keeps, nominal and effective.
 
-Nominal sparsity counts pruned weights. Effective sparsity counts dead ones too: kept, but on no path from input to output.
+Nominal sparsity counts pruned weights. Effective sparsity counts dead ones too: kept, but on no path from input to
+output.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Summary:
         effective = "unknown" if self.effective_sparsity is None else f"{self.effective_sparsity:.4%}"
         dead = "" if self.dead is None else f" ({self.dead:,} kept weights are dead)"
         lines.append(
-            f"kept {self.kept:,} of {self.total:,}; sparsity {self.nominal_sparsity:.4%} nominal, {effective} effective{dead}"
+            f"kept {self.kept:,} of {self.total:,}; sparsity {self.nominal_sparsity:.4%} nominal, "
+            f"{effective} effective{dead}"
         )
         gone = self.collapsed
         shown = ", ".join(gone[:8]) + (", …" if len(gone) > 8 else "")

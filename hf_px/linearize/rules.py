@@ -158,8 +158,9 @@ class MaxPool(Rule):
         if run.view.gates == 0:  # all of the window's paths go through
             total = self._sum_adaptive(*args, **kwargs) if self.adaptive else self._sum(*args, **kwargs)
             return run.follow(total, x)
-        flat = x.flatten(-self.dims)
-        return run.follow(flat.gather(-1, saved.flatten(-self.dims)).view(saved.shape), x)
+        winners = x.flatten(-self.dims).gather(-1, saved.flatten(-self.dims)).view(saved.shape)
+        # in the layout of the recorded pass: mixing layouts with later gates would cost more than the convolutions
+        return run.follow(torch.empty_like(saved, dtype=x.dtype).copy_(winners), x)
 
     def _sum_adaptive(self, x: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
         total = getattr(F, f"adaptive_avg_pool{self.dims}d")(x, output_size)

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..batches import Batch
 from ..errors import UnsupportedModelError
-from ..forward import call, output_tensor
+from ..forward import call, call_with, output_tensor
 from . import linear
 from .rules import RULES, Gate, Norm, Sign, in_place, operation, positional
 from .views import View, other_tensors, power
@@ -96,7 +95,7 @@ def replay(
     run.start(x)
     args, kwargs = batch.call_args(x)
     with run:
-        output = output_tensor(functional_call(model, state, args, kwargs))
+        output = output_tensor(call_with(model, state, args, kwargs))
     return run.finish(output)
 
 
@@ -138,7 +137,24 @@ class Replay(TorchFunctionMode):
                 f"{type(self.model).__name__} took another way through its code on replay "
                 f"({self._next} of {len(self._tape)} recorded operations); does its forward depend on the data?"
             )
+        self.check_graph(output)
         return Flow(output, trace.exponent)
+
+    def check_graph(self, output: Tensor) -> None:
+        """A custom autograd function has a backward of its own, which need not be that of the paths."""
+        waiting, seen = [output.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                name = type(node).__name__.removesuffix("Backward")
+                raise UnsupportedModelError(
+                    f"{type(self.model).__name__} calls the custom autograd function {name}, whose gradient cannot be "
+                    "followed; use a scorer that needs no paths (magnitude, snip)"
+                )
+            waiting.extend(n for n, _ in node.next_functions)
 
     def on_path(self, tensor: Any) -> bool:
         return isinstance(tensor, Tensor) and tensor in self._traces
@@ -161,7 +177,7 @@ class Replay(TorchFunctionMode):
             return x
         if torch.is_grad_enabled():
             return self.follow(x.clone(), x)  # one row: cheap, and autograd keeps views and in-place apart
-        other = self.follow(x.view_as(x), x)
+        other = self.follow(x.data, x)  # a plain view would keep x alive as its base, and so never own its memory
         self._traces[x].twin, self._traces[other].twin = weakref.ref(other), weakref.ref(x)
         return other
 

@@ -22,7 +22,7 @@ from ..registry import Scores, scorer
 @scorer(
     "phew",
     summary="order of first visit by walks, P ∝ |θ|",
-    needs="shape",
+    needs="shape", paths=True,
     rounds=1,
     paper="Patil and Dovrolis, ICML 2021",
 )

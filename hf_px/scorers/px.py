@@ -24,7 +24,7 @@ from ..registry import Scores, scorer
 @scorer(
     "px",
     summary="θ² ⊙ ∂R/∂θ², R = Σ g(x², 1, a) · h(1, θ², 1)",
-    needs="inputs",
+    needs="inputs", paths=True,
     rounds=100,
     paper="Iurada et al., CVPR 2024",
 )
@@ -61,7 +61,8 @@ def px(
         with torch.no_grad():
             g = replay(model, ones, ONES, batch, batch.x.square(), tape)
         row = batch.row()
-        h = replay(model, squared, SQUARED, row, torch.ones_like(row.x, dtype=_row_dtype(row.x)), tape)
+        ones_row = torch.ones(row.x.shape, dtype=_row_dtype(row.x), device=row.x.device)
+        h = replay(model, squared, SQUARED, row, ones_row, tape)
         total = (g.values.sum(0, keepdim=True) * h.values).sum()
         return shares(total, squared), g.exponent + h.exponent
 

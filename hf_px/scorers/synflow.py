@@ -25,19 +25,19 @@ _GEBHART = "Gebhart et al., 2021"
 _CAVAGNERO = "Cavagnero et al., WACV 2023"
 
 
-@scorer("synflow", summary="|θ| ⊙ ∂R/∂|θ|, R = 1ᵀ Π|θ| 1", needs="shape", rounds=100, paper=_TANAKA)
+@scorer("synflow", summary="|θ| ⊙ ∂R/∂|θ|, R = 1ᵀ Π|θ| 1", needs="shape", paths=True, rounds=100, paper=_TANAKA)
 def synflow(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
     flow, exponent = path_flow(model, weights, batches, ABSOLUTE)
     return batches.once(flow, exponent)
 
 
-@scorer("synflow-l2", summary="θ² ⊙ ∂R/∂θ², R = 1ᵀ Πθ² 1", needs="shape", rounds=100, paper=_GEBHART)
+@scorer("synflow-l2", summary="θ² ⊙ ∂R/∂θ², R = 1ᵀ Πθ² 1", needs="shape", paths=True, rounds=100, paper=_GEBHART)
 def synflow_l2(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
     flow, exponent = path_flow(model, weights, batches, SQUARED)
     return batches.once(flow, exponent)
 
 
-@scorer("logsynflow", summary="|θ| ⊙ log(1 + ∂R/∂|θ|)", needs="shape", rounds=100, paper=_CAVAGNERO)
+@scorer("logsynflow", summary="|θ| ⊙ log(1 + ∂R/∂|θ|)", needs="shape", paths=True, rounds=100, paper=_CAVAGNERO)
 def logsynflow(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: torch.Generator) -> Scores:
     flow, exponent = path_flow(model, weights, batches, ABSOLUTE)
     scores = {}

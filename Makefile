@@ -1,0 +1,39 @@
+# make demo   install into .venv, prune a ResNet-20 and show what is left
+# make test   install into .venv, run the tests
+# PYTHON=python3.12 make test   with another Python
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
+
+.DELETE_ON_ERROR:
+.PHONY: demo test slow lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/hf-px prune --demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -q
+
+slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# the stamp is the last step of each recipe: an install that fails leaves none and is tried again
+$(VENV)/.installed: pyproject.toml
+	@echo "installing into $(VENV): minutes the first time, torch is large"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find hf_px tests recipes -name __pycache__ -type d -prune -exec rm -rf {} +

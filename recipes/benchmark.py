@@ -1,0 +1,271 @@
+"""What a round costs, as ratios measured in one run: python recipes/benchmark.py
+
+Every line compares things timed turn by turn on this machine, so that a busy moment hits all of them; the
+figure is the median over the turns of the ratio within a turn. Budgets in brackets are those of the project's plan.
+
+  px          one `px` round over the batches / two plain float32 no-grad forward passes over them     (at most 1.3)
+  px-path     one `px-path` round / two such forward passes and one backward pass                      (at most 1.3)
+  literal     Algorithm 1 as printed: three forward passes and a backward pass per batch / one px round (at least 2)
+  memory      peak of a px round / peak of one training step on the same batch                         (at most 1)
+  allocation  the global mask of 25 million scores, in seconds                                         (under 1)
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from hf_px.allocate import Global
+from hf_px.batches import Batches
+from hf_px.mask import Mask
+from hf_px.models import resnet20
+from hf_px.prunable import prunable
+from hf_px.registry import scorers
+from hf_px.rounds import list_scorers
+
+# name: (network, batch shape)
+CASES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "ResNet-20, 32x32x100": ("resnet20", (100, 3, 32, 32)),
+    "ResNet-50, 64x64x32": ("resnet50", (32, 3, 64, 64)),
+}
+DENSITY = 0.1  # of the mask that is scored: a round in the middle of pruning, not the easy first one
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "resnet20":
+        return resnet20(generator=torch.Generator().manual_seed(0)).eval()
+    import timm
+
+    return timm.create_model(name, zero_init_last=False).eval()
+
+
+def case(name: str, batches: int) -> tuple[nn.Module, Mask, list[Tensor]]:
+    model_name, shape = CASES[name]
+    model, generator = network(model_name), torch.Generator().manual_seed(0)
+    mask = Mask({n: torch.rand(w.shape, generator=generator) < DENSITY for n, w in prunable(model).items()})
+    # channels last for everyone: the faster layout on the CPU
+    data = [torch.randn(shape, generator=generator).contiguous(memory_format=torch.channels_last) for _ in range(batches)]
+    return mask.apply_(model), mask, data
+
+
+def one_round(model: nn.Module, mask: Mask, data: list[Tensor], scorer: str) -> Callable[[], object]:
+    """What `prune` does in a round, but for allocation: mask the weights, score them."""
+    batches, generator = Batches(data), torch.Generator().manual_seed(0)
+    return lambda: scorers[scorer].score(model, mask.weights(model), batches, generator=generator)
+
+
+def forward(model: nn.Module, data: list[Tensor]) -> Callable[[], object]:
+    @torch.no_grad()
+    def run() -> None:
+        for x in data:
+            model(x)
+
+    return run
+
+
+def forward_backward(model: nn.Module, data: list[Tensor]) -> Callable[[], object]:
+    """One forward pass with a graph and one backward pass to the weights."""
+
+    def run() -> None:
+        for x in data:
+            model.zero_grad(set_to_none=True)
+            model(x).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return run
+
+
+def literal_algorithm_1(model: nn.Module, mask: Mask, data: list[Tensor]) -> Callable[[], object]:
+    """Algorithm 1 as printed: copies g and h of f, h on the whole batch of ones, three forwards and a backward.
+
+    float32 and stored statistics, as printed: its values overflow on deep networks. Only its time is of interest.
+    """
+    f, g, h = model, copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        for name, p in g.named_parameters():
+            p.copy_(mask.bits[name].float() if name in mask.bits else torch.ones_like(p))
+        for p in h.parameters():
+            p.square_()
+    gates: list[Tensor] = []
+
+    def wire(net: nn.Module, rule: Callable[[Tensor], Tensor]) -> None:
+        for module in net.modules():
+            if isinstance(module, nn.ReLU):
+                module.forward = rule
+
+    functional = not any(isinstance(m, nn.ReLU) for m in f.modules())
+    plain = F.relu
+
+    def record(x: Tensor) -> Tensor:
+        gates.append((x > 0).to(x.dtype))
+        return plain(x)
+
+    def force(x: Tensor) -> Tensor:
+        return x * gates.pop(0)
+
+    def run_with(net: nn.Module, x: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
+        if not functional:
+            wire(net, rule)
+            return net(x)
+        F.relu = lambda x, inplace=False: rule(x)
+        try:
+            return net(x)
+        finally:
+            F.relu = plain
+
+    def run() -> dict[str, Tensor]:
+        scores = {n: torch.zeros_like(p) for n, p in h.named_parameters() if n in mask.bits}
+        for x in data:
+            with torch.no_grad():
+                run_with(f, x, record)
+                z_g = run_with(g, x.square(), force)
+            h.zero_grad(set_to_none=True)
+            z_h = run_with(h, torch.ones_like(x), lambda x: x)
+            (z_g * z_h).sum().backward()
+            for n, p in h.named_parameters():
+                if n in scores:
+                    scores[n] += p.grad * p.detach()
+        if not functional:
+            for module in f.modules():
+                module.__dict__.pop("forward", None) if isinstance(module, nn.ReLU) else None
+        return scores
+
+    return run
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def compare(jobs: dict[str, Callable[[], object]], turns: int, label: str) -> dict[str, list[float]]:
+    """Seconds of every job in every turn, the jobs taking turns."""
+    for work in jobs.values():
+        work()  # warm up: caches, allocator, lazy imports
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in tqdm(range(turns), desc=label, unit="turn", leave=False):
+        for name, work in jobs.items():
+            seconds[name].append(timed(work))
+    return seconds
+
+
+def ratio(top: list[float], *bottom: list[float]) -> float:
+    return statistics.median(t / sum(b) for t, *b in zip(top, *bottom))
+
+
+def speed(name: str, batches: int, turns: int, everything: bool) -> dict[str, float]:
+    model, mask, data = case(name, batches)
+    jobs = {
+        "forward": forward(model, data),
+        "px": one_round(model, mask, data, "px"),
+        "again": forward(model, data),
+        "px-path": one_round(model, mask, data, "px-path"),
+        "training": forward_backward(model, data),
+        "literal": literal_algorithm_1(model, mask, data),
+    }
+    s = compare(jobs, turns, name)
+    found = {
+        "forward_seconds": statistics.median(s["forward"]),
+        "px_seconds": statistics.median(s["px"]),
+        "px": ratio(s["px"], s["forward"], s["again"]),
+        # a training pass is one forward and one backward: two forwards and a backward are one more forward
+        "px-path": ratio(s["px-path"], s["forward"], s["training"]),
+        "literal": ratio(s["literal"], s["px"]),
+    }
+    if everything:
+        labels = [torch.arange(len(x)) % 10 for x in data]
+        for other in tqdm(list_scorers(), desc="other scorers", leave=False):
+            batches_ = Batches(list(zip(data, labels)))
+            generator = torch.Generator().manual_seed(0)
+            work = lambda o=other: scorers[o].score(model, mask.weights(model), batches_, generator=generator)  # noqa: E731, B023
+            found[f"{other}_round_seconds"] = timed(work)
+    return found
+
+
+def peak_memory(name: str, what: str) -> float:
+    """Peak resident bytes above the idle process, in a process of its own."""
+    command = [sys.executable, __file__, "--peak", name, what]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def measure_peak(name: str, what: str) -> None:
+    model, mask, data = case(name, 1)
+    work = one_round(model, mask, data, "px") if what == "px" else forward_backward(model, data)
+    forward(model, [x[:1] for x in data])()  # what the first call loads belongs to neither
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = _status("VmRSS")
+    work()
+    print(_status("VmHWM") - before)
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
+
+
+def allocation() -> float:
+    generator = torch.Generator().manual_seed(0)
+    scores = {f"layer{i:02}": torch.rand(500, 1000, generator=generator) for i in range(50)}
+    mask = Mask.ones(scores)
+    Global()(scores, 0.5, mask)
+    return statistics.median(timed(lambda d=d: Global()(scores, d, mask)) for d in (0.5, 0.1, 0.018))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=15, help="how often everything is timed (default %(default)s)")
+    parser.add_argument("--batches", type=int, default=1, help="batches per round (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=None, help="threads for torch (default: its own choice)")
+    parser.add_argument("--all", action="store_true", help="time one round of every scorer too")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.peak:
+        return measure_peak(*options.peak)
+    results: dict[str, object] = {
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "turns": options.turns,
+        "batches": options.batches,
+    }
+    print(results["machine"])
+    for name in CASES:
+        found = speed(name, options.batches, options.turns, options.all)
+        if Path("/proc/self/clear_refs").exists():
+            found["memory"] = peak_memory(name, "px") / peak_memory(name, "training")
+        results[name] = found
+        print(f"\n{name}, {options.batches} batch(es), density {DENSITY:g}, median of {options.turns} turns")
+        print(f"  px / two forwards                      {found['px']:.2f}   (at most 1.3)")
+        print(f"  px-path / two forwards and a backward  {found['px-path']:.2f}   (at most 1.3)")
+        print(f"  literal Algorithm 1 / px               {found['literal']:.2f}   (at least 2)")
+        if "memory" in found:
+            print(f"  peak memory of px / a training step    {found['memory']:.2f}   (at most 1)")
+        print(f"  a forward pass {found['forward_seconds']:.3f} s, a px round {found['px_seconds']:.3f} s")
+        for other in list_scorers() if options.all else ():
+            print(f"  one round of {other:<12} {found[f'{other}_round_seconds']:.3f} s")
+    results["allocation_seconds"] = allocation()
+    print(f"\nallocation of 25 million scores          {results['allocation_seconds']:.2f} s (under 1)")
+    if options.json:
+        temporary = options.json.with_suffix(".tmp")
+        temporary.write_text(json.dumps(results, indent=2) + "\n")
+        temporary.replace(options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""prune and score: exact counts, rounds, scopes, what is refused before work starts, what is told afterwards."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from common import digits_batches, state_of
+from torch import nn
+
+import hf_px
+from hf_px.errors import CollapseError, NonFiniteScoreError, NoSignalError
+from hf_px.models import resnet20
+from hf_px.prunable import prunable
+from hf_px.schedule import exponential
+
+
+def mlp(widths=(6, 8, 8, 4), bias=True, seed=0):
+    torch.manual_seed(seed)
+    layers = []
+    for a, b in zip(widths, widths[1:]):
+        layers += [nn.Linear(a, b, bias=bias), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+X, Y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 4
+DATA = [(X[:8], Y[:8]), (X[8:], Y[8:])]
+
+
+@pytest.mark.parametrize("scorer", hf_px.list_scorers())
+@pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5])
+def test_exactly_round_of_density_times_n_survive(scorer, sparsity):
+    model = mlp()
+    mask = hf_px.prune(model, scorer, sparsity=sparsity, batches=DATA, rounds=3, progress=False)
+    total = sum(w.numel() for w in prunable(model).values())
+    assert mask.kept == round((1 - sparsity) * total)
+    assert set(mask.bits) == set(prunable(model))
+
+
+@pytest.mark.parametrize("scorer", [s for s in hf_px.list_scorers() if s not in ("force",)])
+def test_masks_are_nested_over_rounds(scorer):
+    """A pruned weight never comes back: rerun with fewer rounds of the same schedule, and compare."""
+    model, seen = mlp(), []
+
+    def spy(t, rounds, density):
+        return exponential(t, rounds, density)
+
+    import hf_px.rounds as rounds
+
+    agreed = rounds._agreed
+    try:
+        rounds._agreed = lambda mask: seen.append(mask) or agreed(mask)
+        hf_px.prune(model, scorer, sparsity=0.6, batches=DATA, rounds=4, schedule=spy, progress=False)
+    finally:
+        rounds._agreed = agreed
+    assert len(seen) == 4
+    for before, after in zip(seen, seen[1:]):
+        assert before & after == after
+        assert after.kept < before.kept
+
+
+def test_force_may_bring_weights_back_and_scores_what_is_pruned():
+    """Make pruned weights matter again: with the input's main feature cut, FORCE gives it a score, iter-snip zero."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4))
+    mask = hf_px.Mask({"0.weight": torch.rand(4, 6) < 0.5})
+    weights = mask.weights(model)
+    from hf_px.batches import Batches
+    from hf_px.registry import scorers
+
+    gen = torch.Generator().manual_seed(0)
+    dead = ~mask.bits["0.weight"]
+    assert (scorers["force"].score(model, weights, Batches(DATA), generator=gen)["0.weight"][dead] > 0).any()
+    assert (scorers["iter-snip"].score(model, weights, Batches(DATA), generator=gen)["0.weight"][dead] == 0).all()
+
+
+@pytest.mark.parametrize("schedule", ["exponential", "linear", "one-shot"])
+def test_schedules_end_at_the_same_count(schedule):
+    rounds = None if schedule == "one-shot" else 5
+    mask = hf_px.prune(mlp(), "magnitude", sparsity=0.5, rounds=rounds, schedule=schedule, progress=False)
+    assert mask.kept == 72
+
+
+def test_scopes():
+    model = mlp((8, 8, 8, 4))
+    for scope in ("layer", "erk"):
+        mask = hf_px.prune(model, "magnitude", sparsity=0.5, scope=scope, progress=False)
+        assert mask.kept == round(0.5 * 160)
+    assert all(bits.float().mean() == 0.5 for bits in hf_px.prune(model, "random", scope="layer", sparsity=0.5).bits.values())
+    for rounds in (1, 7):
+        mask = hf_px.prune(model, "px", scope="2:4", batches=[torch.randn(4, 8)], rounds=rounds, progress=False)
+        for bits in mask.bits.values():
+            assert (bits.view(len(bits), -1, 4).sum(-1) == 2).all()
+
+
+def test_nothing_about_the_model_changes():
+    model = resnet20(num_classes=4)
+    model.train()
+    model.blocks[0].eval()
+    batches = [(torch.randn(4, 3, 16, 16), torch.arange(4))]
+    before = state_of(model)
+    for scorer in hf_px.list_scorers():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            hf_px.prune(model, scorer, sparsity=0.5, batches=batches, rounds=2, progress=False)
+        assert state_of(model) == before, scorer
+
+
+def test_same_seed_same_mask_other_seed_other_mask():
+    model = mlp()
+    for scorer in ("random", "ntk-sap", "phew"):
+        a, b, c = (hf_px.prune(model, scorer, sparsity=0.5, rounds=2, seed=s, progress=False) for s in (1, 1, 2))
+        assert a.digest() == b.digest() != c.digest()
+
+
+def test_a_callable_is_a_scorer():
+    def distance_from_one(model, weights, batches, *, generator):
+        assert [tuple(labels.shape) for _, labels in batches] == [(8,), (8,)]
+        return {name: -(w - 1).abs() for name, w in weights.items()}
+
+    mask = hf_px.prune(mlp(), distance_from_one, sparsity=0.5, batches=DATA, progress=False)
+    assert mask.kept == 72
+
+
+def test_batches_come_as_tuples_dicts_or_bare_inputs():
+    class Hub(nn.Module):  # as transformers models are called
+        def __init__(self):
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, pixel_values, labels=None):
+            return {"logits": self.inner(pixel_values)}
+
+    torch.manual_seed(0)
+    model = Hub()
+    dicts = [{"pixel_values": x, "labels": y} for x, y in DATA]
+    for scorer in ("snip", "px"):
+        a = hf_px.score(model, scorer, dicts)
+        b = hf_px.score(model.inner, scorer, DATA)
+        for name, s in b.items():
+            assert torch.equal(a[f"inner.{name}"], s)
+    assert hf_px.prune(model.inner, "px", sparsity=0.5, batches=[x for x, _ in DATA], rounds=2, progress=False).kept == 72
+
+
+def test_options_reach_the_scorer():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+    model[1].running_var.uniform_(0.1, 10)
+    scores = {norm: hf_px.score(model, "px", DATA, norm=norm) for norm in ("batch", "running", "released")}
+    assert not torch.allclose(scores["batch"]["0.weight"], scores["running"]["0.weight"])
+    assert not torch.allclose(scores["batch"]["0.weight"], scores["released"]["0.weight"])
+
+
+# bad input, before work starts
+
+
+class Untouchable:
+    """Batches that must not be read."""
+
+    def __iter__(self):
+        raise AssertionError("work has started")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sparsity": 98.2}, "did you mean 0.982"),
+        ({"sparsity": 1.0}, r"outside \[0, 1\)"),
+        ({"sparsity": -0.1}, r"outside \[0, 1\)"),
+        ({"sparsity": float("nan")}, r"outside \[0, 1\)"),
+        ({"sparsity": None}, "sparsity is missing"),
+        ({"sparsity": 0.9999}, "keeps none"),
+        ({"scorer": "pxx"}, "did you mean px"),
+        ({"scorer": "sinp"}, "snip"),
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": 2.5}, "rounds"),
+        ({"schedule": "cosine"}, "exponential, linear, one-shot"),
+        ({"schedule": "one-shot", "rounds": 3}, "one round"),
+        ({"scope": "local"}, "global, layer, erk"),
+        ({"scope": "3:2"}, "0 < n < m"),
+        ({"scope": "2:4"}, "0.weight has 6 inputs"),
+        ({"scope": "1:2", "sparsity": 0.9}, "means sparsity 0.5"),
+        ({"min_per_layer": -1}, "min_per_layer"),
+        ({"min_per_layer": 1000}, "min_per_layer=1000 keeps"),
+        ({"exclude": ["head.weight"]}, "head.weight is not a prunable tensor"),
+        ({"model": nn.Sequential(nn.ReLU())}, "no prunable tensor"),
+        ({"model": nn.Linear(6, 4, device="meta")}, "meta device"),
+        ({"batches": None}, "needs data"),
+    ],
+)
+def test_bad_input_is_refused_before_work_starts(change, message):
+    arguments = {"model": mlp(), "scorer": "px", "sparsity": 0.5, "batches": Untouchable(), "progress": False, **change}
+    with pytest.raises(ValueError, match=message):
+        hf_px.prune(arguments.pop("model"), arguments.pop("scorer"), **arguments)
+
+
+def test_bad_batches_are_refused():
+    model = mlp()
+    for scorer, batches, message in (
+        ("px", [], "empty"),
+        ("px", iter(DATA), "iterator"),
+        ("px", X, "single batch"),
+        ("snip", [X], "needs labels"),
+        ("px", [X.long()], "int64"),
+        ("px", [X * float("nan")], "nan"),
+        ("px", [X[:0]], "no samples"),
+        ("px", [{"labels": Y}], "no floating-point tensor"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            hf_px.prune(model, scorer, sparsity=0.5, batches=batches, progress=False)
+
+
+def test_nan_weights_and_wrong_options_are_refused():
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="2.weight: holds nan"):
+        hf_px.prune(model, "magnitude", sparsity=0.5)
+    with pytest.raises(TypeError, match="norm is not an option of prune or of scorer snip"):
+        hf_px.prune(mlp(), "snip", sparsity=0.5, batches=DATA, norm="batch")
+    with pytest.raises(ValueError, match="norm='eval'"):
+        hf_px.score(mlp(), "px", DATA, norm="eval")
+    with pytest.raises(ValueError, match="input_size"):
+        hf_px.prune(nn.Sequential(nn.Conv2d(3, 4, 3)), "synflow", sparsity=0.5)
+
+
+def test_non_finite_scores_name_scorer_layer_and_remedy():
+    with pytest.raises(NonFiniteScoreError, match=r"scorer broken: the scores of 2.weight .*float64"):
+
+        def broken(model, weights, batches, *, generator):
+            return {n: w * float("inf" if n == "2.weight" else 1) for n, w in weights.items()}
+
+        hf_px.prune(mlp(), broken, sparsity=0.5)
+
+
+def test_a_mask_without_signal_is_refused_and_little_signal_is_told():
+    model = mlp()
+    nn.init.zeros_(model[4].weight)
+    with pytest.raises(NoSignalError, match="every weight scores zero"):
+        hf_px.prune(model, "px", sparsity=0.5, batches=[X], progress=False)
+    model = mlp()
+    nn.init.zeros_(model[4].weight[:, :4].data)
+    model[4].weight.data[:, :4] = 0
+    with pytest.warns(UserWarning, match="score exactly zero"):
+        hf_px.prune(model, "px", sparsity=0.2, batches=[X], rounds=1, progress=False)
+
+
+def test_collapse_is_an_error_that_names_the_layers():
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight.mul_(1e-6)
+    with pytest.raises(CollapseError, match=r"emptied: 2\.weight.*min_per_layer"):
+        hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA)
+    mask = hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA, min_per_layer=12)
+    assert int(mask.bits["2.weight"].sum()) == 12 and mask.kept == 43
+
+
+def test_dead_weights_are_counted_beside_nominal_sparsity():
+    model = mlp()
+    bits = hf_px.Mask.ones(prunable(model)).bits
+    cut = bits["2.weight"].clone()
+    cut[3] = False  # unit 3 has no way in: its 4 weights onward are dead
+    report = hf_px.summary(model, hf_px.Mask({**bits, "2.weight": cut}))
+    assert report.dead == 4 and report.nominal_sparsity == pytest.approx(8 / 144)
+    assert report.effective_sparsity == pytest.approx(12 / 144)
+    assert [row.live_units for row in report.rows] == [8, 7, 4]
+    assert "effective" in str(report) and report.collapsed == []
+
+
+# the paper's network at the paper's sparsity
+
+
+def emptied(model, batches, norm):
+    mask = hf_px.prune(model, "px", sparsity=0.982, batches=batches, norm=norm, progress=False)
+    return [name for name, bits in mask.bits.items() if not bits.any()]
+
+
+def test_px_empties_no_layer_where_algorithm_1_to_the_letter_empties_the_last_blocks():
+    model, batches = resnet20(generator=torch.Generator().manual_seed(0)), digits_batches(per_class=2)
+    assert emptied(model, batches, "batch") == []
+    last = [f"blocks.{i}.conv{j}.weight" for i in (6, 7, 8) for j in (1, 2)]
+    assert emptied(model, batches, "running") == last
+
+
+def test_on_the_reference_network_px_empties_no_layer_and_running_eight(shared):
+    from reference_net import reference_batch, reference_net
+
+    model, (x, _) = reference_net(), reference_batch()
+    assert emptied(model, [x[:20]], "batch") == []
+    assert len(emptied(model, [x], "running")) == 8
