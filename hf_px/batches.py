@@ -144,18 +144,16 @@ def _power(exponent: int) -> float:
 
 
 def _unscale(values: dict[str, Tensor], exponent: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """values · 2^e, in place, where `like`'s dtype holds it; else by the nearest power that it does hold."""
+    """values · 2^e, in place, if `like`'s dtype holds it; if not, the factor is left off, alike for all."""
     if exponent == 0 or not values:
         return values
     peak = max(max(float(v.amax()), -float(v.amin())) for v in values.values() if v.numel())
-    if not 0.0 < peak < float("inf"):
-        return values
     largest = 100 if min(v.dtype.itemsize for v in like.values()) <= 4 else 1000
-    top = math.frexp(peak)[1]
-    exponent = min(max(exponent, -largest - top), largest - top)
+    if not 0.0 < peak < math.inf or abs(exponent + math.frexp(peak)[1]) > largest:
+        return values
     half = exponent // 2  # two steps: 2^e alone may be out of range although values · 2^e is not
     for v in values.values():
-        v.mul_(2.0**half).mul_(2.0 ** (exponent - half)) if abs(exponent) > 120 else v.mul_(2.0**exponent)
+        v.mul_(2.0**half).mul_(2.0 ** (exponent - half))
     return values
 
 

@@ -55,16 +55,16 @@ def call_with(model: nn.Module, state: Mapping[str, Tensor], args: tuple[Any, ..
 
     torch.func.functional_call alone would swap a module that has two names twice, and could not swap it back.
     """
-    places: dict[int, list[str]] = {}  # every attribute once: named_modules() shows a shared module under one name
-    names: dict[str, int] = {}
-    for prefix, module in model.named_modules():
-        for local, tensor in [*module._parameters.items(), *module._buffers.items()]:
+    first: dict[int, str] = {}
+    again: dict[str, str] = {}  # further place -> the name under which the same tensor came first
+    for prefix, module in model.named_modules():  # shows a shared module under one of its names
+        for local, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
-                places.setdefault(id(tensor), []).append(f"{prefix}.{local}" if prefix else local)
-    for own in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        names |= {name: id(tensor) for name, tensor in own}
-    everywhere = {place: tensor for name, tensor in state.items() for place in places[names[name]]}
-    return functional_call(model, everywhere, args, kwargs, tie_weights=False)
+                place = f"{prefix}.{local}" if prefix else local
+                if first.setdefault(id(tensor), place) != place:
+                    again[place] = first[id(tensor)]
+    state = {**state, **{place: state[name] for place, name in again.items() if name in state}}
+    return functional_call(model, state, args, kwargs, tie_weights=False)
 
 
 def output_tensor(output: Any) -> Tensor:

@@ -16,16 +16,32 @@ class MaskedWeights(Mapping[str, Tensor]):
     """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M.
 
     Its tensors are to be read, not written: where nothing is pruned they are the model's own. Half precision
-    becomes float32.
+    becomes float32. `reuse` hands over the memory of an earlier round: fresh pages cost more than the products.
     """
 
-    def __init__(self, dense: Mapping[str, Tensor], mask: Mask) -> None:
+    def __init__(self, dense: Mapping[str, Tensor], mask: Mask, reuse: MaskedWeights | None = None) -> None:
         self.mask = mask
         dense = {n: w.detach().float() if w.dtype.itemsize < 4 else w.detach() for n, w in dense.items()}
-        # in θ's layout and dtype: mixing layouts or converting bits again in every use costs more than the product
-        self.ones = {n: torch.empty_like(w).copy_(mask.bits[n]) for n, w in dense.items()}
-        full = mask.kept == mask.total
-        self._weights = {n: w if full else w * self.ones[n] for n, w in dense.items()}
+        self._scratch = {} if reuse is None else reuse._scratch
+        self._own = {} if reuse is None else reuse._own
+        if mask.kept == mask.total:
+            self._weights = dense
+            return
+        ones = self.ones(dense)
+        if not self._own:
+            self._own = {n: torch.empty_like(w) for n, w in dense.items()}
+        self._weights = {n: torch.mul(w, ones[n], out=self._own[n]) for n, w in dense.items()}
+
+    def scratch(self, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Memory in the shape of the weights for one view at a time: whoever asks next writes over it."""
+        if not self._scratch:
+            self._scratch = {n: torch.empty_like(w) for n, w in (like or self._weights).items()}
+        return self._scratch
+
+    def ones(self, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """1 ⊙ M, in scratch memory."""
+        # as bytes: torch converts bool far more slowly
+        return {n: t.copy_(self.mask.bits[n].view(torch.uint8)) for n, t in self.scratch(like).items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name]
@@ -115,9 +131,9 @@ class Mask:
                 )
         return {name: own[name] for name in self.bits}
 
-    def weights(self, model: nn.Module) -> MaskedWeights:
+    def weights(self, model: nn.Module, reuse: MaskedWeights | None = None) -> MaskedWeights:
         """θ ⊙ M beside the model, which is not touched."""
-        return MaskedWeights(self.tensors_of(model), self)
+        return MaskedWeights(self.tensors_of(model), self, reuse)
 
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> nn.Module:

@@ -22,8 +22,8 @@ from .batches import Batches
 from .errors import CollapseError, DisagreementError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
 from .forward import input_shape
 from .linearize import check_visible, live_weights
-from .mask import Mask
-from .prunable import check_weights, prunable
+from .mask import Mask, MaskedWeights
+from .prunable import check_weights, finite, prunable
 from .registry import Scorer, ScorerRecord, Scores, scorers
 from .schedule import SCHEDULES
 
@@ -49,7 +49,7 @@ def score(
     with _placed(model, accelerator) as (model, device):
         mask = Mask.ones(prunable(model, exclude))
         data = _data(model, record, batches, input_size, device)
-        return _one_round(model, record, mask, data, _generator(seed, 1), options)
+        return _one_round(model, record, mask.weights(model), data, _generator(seed, 1), options)
 
 
 def prune(
@@ -95,9 +95,11 @@ def prune(
         where.check({name: w.shape for name, w in weights.items()}, density)
         data = _data(model, record, batches, input_size, device)
         mask = full = Mask.ones(weights)
+        memory = None
         with _bar(rounds, progress, data) as bar:
             for t in range(1, rounds + 1):
-                scores = _one_round(model, record, mask, data, _generator(seed, t), options, density)
+                memory = mask.weights(model, reuse=memory)
+                scores = _one_round(model, record, memory, data, _generator(seed, t), options, density)
                 if t == 1:
                     _check_signal(record, scores)
                 within = full if record.revives else mask
@@ -110,7 +112,7 @@ def prune(
 def _one_round(
     model: nn.Module,
     record: ScorerRecord,
-    mask: Mask,
+    weights: MaskedWeights,
     data: Batches | None,
     generator: torch.Generator,
     options: Mapping[str, Any],
@@ -121,8 +123,8 @@ def _one_round(
     # a callable may draw from the global generator: what it draws must not be missed by the user's own code
     with torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(generator.initial_seed())
-        found = record.score(model, mask.weights(model), data, generator=generator, **{**extra, **options})
-    return _checked_scores(record, found, mask)
+        found = record.score(model, weights, data, generator=generator, **{**extra, **options})
+    return _checked_scores(record, found, weights.mask)
 
 
 def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str, Tensor]:
@@ -134,7 +136,7 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
         s = found[name].detach()
         if s.shape != bits.shape:
             raise ValueError(f"scorer {record.name}: {name} has shape {tuple(bits.shape)}, its score {tuple(s.shape)}")
-        if not bool(torch.isfinite(s).all()):
+        if not finite(s):
             raise NonFiniteScoreError(
                 f"scorer {record.name}: the scores of {name} hold inf or nan; look for exploding activations or a loss "
                 "that is nan on these batches, score in float64 (model.double() and double inputs), or take another scorer"

@@ -65,7 +65,14 @@ def case(name: str, batches: int) -> tuple[nn.Module, Mask, list[Tensor]]:
 def one_round(model: nn.Module, mask: Mask, data: list[Tensor], scorer: str) -> Callable[[], object]:
     """What `prune` does in a round, but for allocation: mask the weights, score them."""
     batches, generator = Batches(data), torch.Generator().manual_seed(0)
-    return lambda: scorers[scorer].score(model, mask.weights(model), batches, generator=generator)
+    memory = None
+
+    def run() -> object:
+        nonlocal memory
+        memory = mask.weights(model, reuse=memory)
+        return scorers[scorer].score(model, memory, batches, generator=generator)
+
+    return run
 
 
 def forward(model: nn.Module, data: list[Tensor]) -> Callable[[], object]:

@@ -52,4 +52,4 @@ def live_weights(model: nn.Module, mask: Mask, batch: Batch) -> dict[str, Tensor
         out = replay(model, edges, ANY, row, torch.ones_like(row.x, dtype=torch.float64), mode=Reach)
     if not out.values.requires_grad:  # no kept weight is even used
         return {name: torch.zeros_like(bits) for name, bits in mask.bits.items()}
-    return {name: share > 0 for name, share in shares(out.values.sum(), edges).items()}
+    return {name: share > 0 for name, share in shares(out.values.sum(), edges)[0].items()}

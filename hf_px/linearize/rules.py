@@ -12,6 +12,7 @@ statistic   variances and norms that a model computes by hand: scales, as in nor
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Norm = Literal["batch", "running"]
 
 
+@functools.cache
 def operation(func: Callable[..., Any]) -> str:
     """One name for x.relu_(), torch.relu(x) and F.relu(x): relu."""
     name = getattr(func, "__name__", str(func))

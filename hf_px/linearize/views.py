@@ -12,6 +12,7 @@ bounds the trace, and where c is the same on all paths the product g · h is the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,35 +46,56 @@ def power(values: Tensor, exponent: int) -> Tensor:
 
 
 def edge_weights(weights: MaskedWeights, view: View, dtype: torch.dtype, leaves: bool = False) -> dict[str, Tensor]:
-    """|θ|^edges ⊙ M of the prunable tensors; as leaves, to differentiate by."""
+    """|θ|^edges ⊙ M of the prunable tensors; as leaves, to differentiate by.
+
+    In the scratch memory of `weights` where the dtype allows: one view at a time.
+    """
     if view.edges == 0:
-        edges = {name: ones.detach().to(dtype) for name, ones in weights.ones.items()}
+        edges = {name: ones.to(dtype) for name, ones in weights.ones().items()}
+    elif all(w.dtype == dtype for w in weights.values()):
+        into = weights.scratch()
+        apply = torch.abs if view.edges == 1 else torch.square
+        edges = {name: apply(w, out=into[name]) for name, w in weights.items()}
     else:
-        edges = {name: power(w.detach().to(dtype), view.edges) for name, w in weights.items()}
-    return {name: w.requires_grad_() for name, w in edges.items()} if leaves else edges
+        edges = {name: power(w.to(dtype), view.edges) for name, w in weights.items()}
+    return {name: w.detach().requires_grad_() for name, w in edges.items()} if leaves else edges
 
 
-def shares(total: Tensor, edges: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """w ⊙ ∂R/∂w: the part of R that flows through each edge, non-negative, zero for edges on no path."""
+def shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tuple[dict[str, Tensor], int]:
+    """w ⊙ ∂R/∂w: the part of R = total · 2^exponent that flows through each edge, and what is left of the exponent.
+
+    Non-negative, and zero for edges on no path. As much of the exponent as the dtype holds goes into R itself.
+    """
+    size = abs(float(total.detach()))
+    if exponent and 0.0 < size < math.inf:
+        largest = (100 if total.dtype.itemsize <= 4 else 1000) - math.frexp(size)[1]
+        folded = max(min(exponent, largest), -largest)
+        # in steps: a power of two may be out of range although the product is not
+        for step in [math.copysign(60, folded)] * (abs(folded) // 60) + [math.fmod(folded, 60)]:
+            total = total * 2.0**step
+        exponent -= folded
     found = torch.autograd.grad(total, list(edges.values()), allow_unused=True)
-    return {n: torch.zeros_like(w) if d is None else d.mul_(w.detach()) for (n, w), d in zip(edges.items(), found)}
+    parts = {n: torch.zeros_like(w) if d is None else d.mul_(w.detach()) for (n, w), d in zip(edges.items(), found)}
+    return parts, exponent
 
 
 @torch.no_grad()
 def other_tensors(model: nn.Module, taken: Mapping[str, Tensor], view: View, dtype: torch.dtype) -> dict[str, Tensor]:
     """The rest of the model's state: parameters are edges too, buffers are constants, statistics stay."""
-    statistics = {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._NormBase)
-        for name, _ in module.named_buffers(recurse=False)
-    }
-    state = {name: power(p.to(dtype), view.edges) for name, p in model.named_parameters() if name not in taken}
-    for name, buffer in model.named_buffers():
-        if not buffer.is_floating_point():
-            state[name] = buffer.clone()
-        elif name in statistics:
-            state[name] = buffer.to(dtype)  # read by the rule, never updated
-        else:
-            state[name] = power(buffer.to(dtype), view.constants)
+    state: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        statistics = isinstance(module, nn.modules.batchnorm._NormBase)
+        start = f"{prefix}." if prefix else ""
+        for local, p in module._parameters.items():
+            if p is not None and start + local not in taken:
+                state[start + local] = power(p.to(dtype), view.edges)
+        for local, buffer in module._buffers.items():
+            if buffer is None:
+                continue
+            if statistics:  # read by the rule, never updated
+                state[start + local] = buffer.to(dtype) if buffer.is_floating_point() else buffer
+            elif buffer.is_floating_point():
+                state[start + local] = power(buffer.to(dtype), view.constants)
+            else:
+                state[start + local] = buffer.clone()
     return state

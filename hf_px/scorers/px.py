@@ -4,7 +4,9 @@ R bounds the trace of the neural tangent kernel: Tr Θ ≤ Σ_k G^k · Σ_j ∂h
 Finding Lottery Tickets in Vision Models via Data-driven Spectral Foresight Pruning, CVPR 2024.
 
 h does not see the data, so all its rows are equal: one row is run, and G needs no graph. A round costs two
-forward passes per batch, and a forward and backward pass on one row.
+forward passes per batch, and a forward and backward pass on one row. Exact rescaling makes float32 enough for all of
+them on the CPU, where sums of positive terms stay positive; cuDNN may multiply by transforms whose rounding is
+relative to the largest value, so h is float64 there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from ..batches import Batch, Batches, Contribution
 from ..forward import call, undisturbed
-from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated
+from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
 from ..mask import MaskedWeights
 from ..registry import Scores, scorer
 
@@ -50,32 +52,22 @@ def px(
     if norm not in ("batch", "running"):
         raise ValueError(f"norm={norm!r}: px knows batch, running and released")
 
-    # views are the same for every batch of a round
-    first = batches.first()
-    ones = edge_weights(weights, ONES, first.x.dtype)
-    squared = edge_weights(weights, SQUARED, _row_dtype(first.x), leaves=True)
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
         _, tape = record(model, weights, batch, norm)
         with torch.no_grad():
+            ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape)
-        row = batch.row()
-        ones_row = torch.ones(row.x.shape, dtype=_row_dtype(row.x), device=row.x.device)
-        h = replay(model, squared, SQUARED, row, ones_row, tape)
+        tape = without_gates(tape)  # h has all of them open; their memory goes to its gradients
+        row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
+        squared = edge_weights(weights, SQUARED, dtype, leaves=True)
+        h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
         total = (g.values.sum(0, keepdim=True) * h.values).sum()
-        return shares(total, squared), g.exponent + h.exponent
+        return shares(total, squared, g.exponent + h.exponent)
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)
-
-
-def _row_dtype(x: Tensor) -> torch.dtype:
-    """Exact rescaling makes float32 enough on the CPU, where sums of positive terms stay positive to the last bit.
-
-    cuDNN may multiply by transforms (Winograd, FFT) whose rounding is relative to the largest value: float64 there.
-    """
-    return torch.float64 if x.is_cuda else x.dtype
 
 
 def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:
@@ -88,5 +80,5 @@ def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[st
     squared = edge_weights(weights, SQUARED, batch.x.dtype, leaves=True)
     with ungated():
         h = call(model, squared, batch)
-    share = shares((f * h).sum(), squared)
+    share, _ = shares((f * h).sum(), squared)
     return {name: share[name] * weights[name] * weights[name].square() for name in share}

@@ -42,7 +42,7 @@ def px_path(
         _, tape = record(model, weights, batch, norm)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
         flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
-        return shares(flow.values.sum(), squared), flow.exponent
+        return shares(flow.values.sum(), squared, flow.exponent)
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)

@@ -55,4 +55,4 @@ def path_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, view: 
     edges = edge_weights(weights, view, torch.float64, leaves=True)
     with undisturbed(model):
         out = replay(model, edges, view, row, torch.ones_like(row.x, dtype=torch.float64))
-    return shares(out.values.sum(), edges), out.exponent
+    return shares(out.values.sum(), edges, out.exponent)
