@@ -100,6 +100,10 @@ class Batches:
             if top is None:
                 total, top = {name: values[name] for name in like}, exponent
                 continue
+            if exponent != top:  # a sum that is zero has no exponent: it must not push the other out of range
+                if not any(bool(v.any()) for v in values.values()):
+                    continue
+                top = top if any(bool(v.any()) for v in total.values()) else exponent
             # float64: the order in which batches and processes are added must not decide the mask
             high = max(top, exponent)
             total = {

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .batches import Batch
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensor, Any], Tensor]  # of the output and the labels
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def input_shape(model: nn.Module) -> tuple[int, ...] | None:
         size = record.get("input_size") if isinstance(record, Mapping) else getattr(record, "input_size", None)
         if size:
             return tuple(size)
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "num_channels"):
         # ResNet and others take any size and name none: theirs is the 224 of ImageNet
         side = getattr(config, "image_size", None) or 224

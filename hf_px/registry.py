@@ -6,28 +6,19 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from torch import Tensor, nn
-
-from .batches import Batches
-from .mask import MaskedWeights
+from torch import Tensor
 
 Scores = Mapping[str, Tensor]
 Needs = Literal["weights", "shape", "inputs", "labels"]
 
 
-class Scorer(Protocol):
-    """Scores of θ ⊙ M, high is kept. Pure: the model comes out bit for bit as it went in.
-
-    `weights` holds the masked weights, `weights.mask` the mask; dense θ is in the model. `batches`
-    yields (inputs, labels); `batches.sum(f)` adds f(batch) up over every batch of every process.
-    """
-
-    def __call__(
-        self, model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Any, **options: Any
-    ) -> Scores: ...
-
+# scorer(model, weights, batches, *, generator, **options) -> Scores: scores of θ ⊙ M, high is kept. Pure: the model
+# comes out bit for bit as it went in. `weights` holds the masked weights, `weights.mask` the mask; dense θ is in the
+# model. `batches` yields (inputs, labels); `batches.sum(f, like=weights)` adds f(batch) up over all batches of all
+# processes.
+Scorer = Callable[..., Scores]
 
 R = TypeVar("R")
 

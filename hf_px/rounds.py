@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from . import scorers as _scorers  # noqa: F401  registers every method
-from .allocate import NofM, Scope, budget, scope as named_scope
+from .allocate import NofM, Scope, budget
+from .allocate import scope as named_scope
 from .batches import Batches
 from .errors import CollapseError, DisagreementError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
 from .forward import input_shape
@@ -139,7 +140,7 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
         if not finite(s):
             raise NonFiniteScoreError(
                 f"scorer {record.name}: the scores of {name} hold inf or nan; look for exploding activations or a loss "
-                "that is nan on these batches, score in float64 (model.double() and double inputs), or take another scorer"
+                "that is nan on these batches, score in float64 (model.double()), or take another scorer"
             )
         scores[name] = s
     return scores
@@ -150,8 +151,9 @@ def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
     zeros = {name: int((s == 0).sum()) for name, s in scores.items()}
     part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
     cause = (
-        "Zero-initialised weights or scales cut a network off (timm: zero_init_last=False, or load trained weights); path "
-        "scorers also give zero to weights that only steer a frozen gate (attention queries and keys, squeeze-and-excitation)"
+        "Zero-initialised weights or scales cut a network off (timm: zero_init_last=False, or load trained weights); "
+        "path scorers also give zero to what only steers a frozen gate (attention queries and keys, "
+        "squeeze-and-excitation)"
     )
     if part == 1.0:
         raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")
@@ -238,7 +240,8 @@ def _check_budget(weights: Mapping[str, Tensor], density: float, min_per_layer: 
     floor = sum(min(min_per_layer, w.numel()) for w in weights.values())
     if floor > kept:
         raise ValueError(
-            f"min_per_layer={min_per_layer} keeps {floor} weights in {len(weights)} tensors, sparsity {1 - density:g} only {kept}"
+            f"min_per_layer={min_per_layer} keeps {floor} weights in {len(weights)} tensors, "
+            f"sparsity {1 - density:g} only {kept}"
         )
 
 

@@ -150,17 +150,20 @@ def test_any_seed_and_any_index_will_do(seed, index):
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=6))
 def test_sums_keep_their_sign(values):
     batches = Batches([X] * len(values))
-    found = batches.sum(lambda b: {"a": torch.tensor(values[b.index], dtype=torch.float64)}, like={"a": torch.zeros(2)})
+    found = batches.sum(
+        lambda b: {"a": torch.tensor(values[b.index], dtype=torch.float64)}, like={"a": torch.zeros(2).double()}
+    )
     for i in (0, 1):
         exact = sum(Fraction(v[i]) for v in values)
         assert float(found["a"][i]) == pytest.approx(float(exact), rel=1e-12, abs=1e-9)
 
 
-def test_float32_parts_are_added_in_float64():
-    parts = [1.0, 2.0**-30, 2.0**-30]
+def test_float32_parts_are_added_in_float64_and_rounded_once():
+    """In any order, on any number of processes: 1 + 2^-24 + 2^-24 is 1 in float32, added one by one."""
+    parts = [1.0, 2.0**-24, 2.0**-24]
     found = Batches([X] * 3).sum(lambda b: {"a": torch.tensor([parts[b.index]])}, like={"a": torch.zeros(1)})
-    assert found["a"].dtype is torch.float64
-    assert found["a"].item() == 1 + 2.0**-29
+    assert found["a"].dtype is torch.float32
+    assert found["a"].item() == 1 + 2.0**-23
 
 
 def test_only_what_was_asked_for_is_summed():
@@ -182,7 +185,8 @@ def test_sums_with_a_power_of_two_are_right_up_to_one_factor(parts):
         values, exponent = parts[b.index]
         return {"a": torch.tensor(values, dtype=torch.float64)}, exponent
 
-    found = Batches([X] * len(parts)).sum(contribution, like={"a": torch.zeros(2)})["a"].tolist()
+    like = {"a": torch.zeros(2, dtype=torch.float64)}
+    found = Batches([X] * len(parts)).sum(contribution, like=like)["a"].tolist()
     exact = [sum(Fraction(v[i]) * Fraction(2) ** e for v, e in parts) for i in (0, 1)]
     top = max(abs(Fraction(x)) * Fraction(2) ** e for v, e in parts for x in v)
     if not top:

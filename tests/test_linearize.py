@@ -1,4 +1,4 @@
-"""The rules, one by one, against what each operation does; and the traps: code out of sight, operations without a rule."""
+"""The rules, one by one, against what each operation does; and the traps: hidden code, operations without a rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import hf_px
 from hf_px.batches import Batches
 from hf_px.errors import UnsupportedModelError
 from hf_px.linearize import (
-    ABSOLUTE, ONES, PATHS, SQUARED, check_visible, edge_weights, live_weights, record, replay, ungated,
+    ABSOLUTE,
+    ONES,
+    PATHS,
+    SQUARED,
+    check_visible,
+    edge_weights,
+    live_weights,
+    record,
+    replay,
+    ungated,
 )  # fmt: skip
 from hf_px.mask import Mask
 from hf_px.prunable import prunable
@@ -71,7 +80,8 @@ def test_open_gates_let_everything_through(name):
 
 
 POOLS = {
-    "max": lambda x: F.max_pool2d(x, 2), "max padded": nn.MaxPool2d(3, 2, 1), "max dilated": nn.MaxPool2d(2, 1, dilation=2),
+    "max": lambda x: F.max_pool2d(x, 2), "max padded": nn.MaxPool2d(3, 2, 1),
+    "max dilated": nn.MaxPool2d(2, 1, dilation=2),
     "max ceil": nn.MaxPool2d(3, 2, ceil_mode=True), "max ceil padded": nn.MaxPool2d(3, 2, 1, ceil_mode=True),
     "adaptive max": nn.AdaptiveMaxPool2d(3), "global max": lambda x: F.adaptive_max_pool2d(x, 1),
     "keywords": lambda x: F.max_pool2d(input=x, kernel_size=2, stride=2),
@@ -93,8 +103,16 @@ def test_max_pooling_with_open_gates_sums_its_window(name):
     torch.testing.assert_close(paths(op, x, SQUARED), winners)
 
 
-@pytest.mark.parametrize("op", [nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), lambda x: x.mean((2, 3)), lambda x: 0.25 * x + x / 2,
-                                lambda x: F.interpolate(x, scale_factor=2, mode="nearest")])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        nn.AvgPool2d(2),
+        nn.AdaptiveAvgPool2d(2),
+        lambda x: x.mean((2, 3)),
+        lambda x: 0.25 * x + x / 2,
+        lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    ],
+)
 def test_constants_are_left_alone_in_g_and_h_and_squared_on_squared_paths(op):
     torch.testing.assert_close(paths(op, X, ONES), op(X.square()))
     torch.testing.assert_close(paths(op, X, SQUARED), op(X.square()))
@@ -250,7 +268,9 @@ def test_writing_in_place_changes_nothing(view):
         batch = Batches([X]).first()
         _, tape = record(model, weights, batch, "batch")
         with torch.no_grad():
-            results.append(replay(model, edge_weights(weights, view, torch.float64), view, batch, X.square(), tape).values)
+            results.append(
+                replay(model, edge_weights(weights, view, torch.float64), view, batch, X.square(), tape).values
+            )
     torch.testing.assert_close(*results)
     assert torch.equal(batch.x, X)
 
@@ -288,9 +308,20 @@ def test_an_operation_without_a_rule_is_named_with_its_module():
     assert hf_px.prune(Odd(), "magnitude", sparsity=0.5, batches=[torch.randn(2, 4)]).kept == 4  # needs no paths
 
 
-@pytest.mark.parametrize("op", [lambda x: x.exp(), lambda x: x * x.flip(1), lambda x: x.sort(1)[0], lambda x: 1 / (1 + x.abs()),
-                                lambda x: x.pow(2), lambda x: x @ x.T @ x, lambda x: torch.where(x > 0, x, -x),
-                                lambda x: F.softplus(x), lambda x: F.interpolate(x[:, None], 8, mode="linear")[:, 0].log()])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: x.exp(),
+        lambda x: x * x.flip(1),
+        lambda x: x.sort(1)[0],
+        lambda x: 1 / (1 + x.abs()),
+        lambda x: x.pow(2),
+        lambda x: x @ x.T @ x,
+        lambda x: torch.where(x > 0, x, -x),
+        lambda x: F.softplus(x),
+        lambda x: F.interpolate(x[:, None], 8, mode="linear")[:, 0].log(),
+    ],
+)
 def test_no_non_linear_operation_passes_silently(op):
     model = nn.Sequential(nn.Linear(4, 4), Op(op), nn.LazyLinear(2))
     x = torch.rand(3, 4)

@@ -9,5 +9,6 @@ from .walk import walk
 __all__ = [
     "ABSOLUTE", "ONES", "PATHS", "SQUARED",
     "Entry", "Flow", "Replay", "View",
-    "check_visible", "edge_weights", "live_weights", "power", "record", "replay", "shares", "ungated", "walk", "without_gates",
+    "check_visible", "edge_weights", "live_weights", "power", "record", "replay", "shares", "ungated", "walk",
+    "without_gates",
 ]  # fmt: skip

@@ -51,7 +51,7 @@ def check_visible(model: nn.Module, batch: Batch) -> None:
         for flag in ("grad_checkpointing", "gradient_checkpointing"):
             if getattr(module, flag, False) is True:
                 raise UnsupportedModelError(
-                    f"{name or 'the model'}: gradient checkpointing reruns code out of sight; turn it off while pruning "
+                    f"{name or 'the model'}: gradient checkpointing reruns code out of sight; turn it off to prune "
                     "(timm: set_grad_checkpointing(False), transformers: gradient_checkpointing_disable())"
                 )
     shown = _Shown()

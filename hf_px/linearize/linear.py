@@ -7,14 +7,14 @@ Signs are dropped (x - y counts as x + y): a path has a positive weight. Terms t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .rules import in_place
-from .views import power
+from .rule import in_place
 
 if TYPE_CHECKING:
     from .tape import Replay
@@ -53,23 +53,16 @@ def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """A mean: a constant 1/n on every path, squared where the view squares constants."""
     output = run.follow(func(*args, **kwargs), args[0])
     if run.view.constants > 1:
-        x = args[0]
-        if "pool" in name:
-            # the window's size in the middle of the picture; padding makes border windows smaller, not their weight
-            size = _window(name, x, output, args, kwargs)
-        else:
-            size = x.numel() / output.numel()
+        size = _window(name, args, kwargs) if name.startswith("avg_pool") else args[0].numel() / output.numel()
         output = run.follow(output / size ** (run.view.constants - 1), output)
     return output
 
 
-def _window(name: str, x: Tensor, y: Tensor, args: Any, kwargs: Any) -> float:
-    if name.startswith("adaptive"):
-        return x.numel() / y.numel()
+def _window(name: str, args: Any, kwargs: Any) -> int:
+    """Number of values that avg_pool averages; padding counts as values, as it does there by default."""
     dims = int(name[-2])
     size = kwargs.get("kernel_size", args[1] if len(args) > 1 else None)
-    sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
-    return float(torch.tensor(sizes).prod())
+    return math.prod([size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1))
 
 
 def _resize(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -154,7 +147,7 @@ def _multiply(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """x · c and x / c, with c from the parameters, a frozen gate or the code."""
     a, b = args[0], args[1]
     divides = "div" in name
-    if name in ("__rtruediv__", "__rdiv__") or divides and run.on_path(b):
+    if name in ("__rtruediv__", "__rdiv__") or (divides and run.on_path(b)):
         return run.nonlinear(func, args, kwargs, "divides by a tensor that depends on the input")
     if run.on_path(a) and run.on_path(b):
         return run.product(func, args, kwargs)
@@ -229,7 +222,7 @@ def _assign(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
 def _add_product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """addcmul(b, c, x) = b + c · x."""
     base, a, b = args[:3]
-    if len(args) > 3 or kwargs or run.on_path(a) and run.on_path(b):
+    if len(args) > 3 or kwargs or (run.on_path(a) and run.on_path(b)):
         return run.product(func, args, kwargs)
     terms = [base] if run.on_path(base) else []
     if run.on_path(a) or run.on_path(b):
@@ -239,18 +232,22 @@ def _add_product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> A
     return run.follow(terms[0] + terms[1] if len(terms) == 2 else terms[0].clone(), *terms)
 
 
-_SHAPES = """view reshape reshape_as view_as permute transpose t swapaxes swapdims movedim moveaxis flatten unflatten
-squeeze unsqueeze expand expand_as repeat repeat_interleave tile contiguous clone detach to type type_as float double half
-bfloat16 cpu cuda chunk split split_with_sizes tensor_split unbind narrow select index_select gather take_along_dim
-__getitem__ roll flip rot90 diagonal pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold sum
-nansum get:T get:mT get:H get:data grid_sample ravel requires_grad as_strided unsafe_chunk unsafe_split
-broadcast_to atleast_1d""".split()
+_SHAPES = [
+    "view", "reshape", "reshape_as", "view_as", "permute", "transpose", "t", "swapaxes", "swapdims", "movedim",
+    "moveaxis", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as", "repeat",
+    "repeat_interleave", "tile", "contiguous", "clone", "detach", "to", "type", "type_as", "float", "double",
+    "half", "bfloat16", "cpu", "cuda", "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "narrow",
+    "select", "index_select", "gather", "take_along_dim", "__getitem__", "roll", "flip", "rot90", "diagonal",
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "unfold", "fold", "sum",
+    "nansum", "get:T", "get:mT", "get:H", "get:data", "grid_sample", "ravel", "requires_grad", "as_strided",
+    "unsafe_chunk", "unsafe_split", "broadcast_to", "atleast_1d",
+]  # fmt: skip
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_SHAPES, _shape),
-    **dict.fromkeys(["mean", *(f"{kind}{d}d" for kind in ("avg_pool", "adaptive_avg_pool") for d in (1, 2, 3))], _average),
+    **dict.fromkeys(["mean", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3))], _average),
     **dict.fromkeys(["interpolate", "upsample"], _resize),
-    **dict.fromkeys(["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"], _dropout),
+    **dict.fromkeys(["dropout", *(f"dropout{d}d" for d in (1, 2, 3)), "alpha_dropout"], _dropout),
     "pad": _pad,
     **dict.fromkeys(["linear", *(f"conv{t}{d}d" for t in ("", "_transpose") for d in (1, 2, 3))], _weighted),
     **dict.fromkeys(["matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"], _product),

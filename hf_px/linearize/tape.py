@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ from ..batches import Batch
 from ..errors import UnsupportedModelError
 from ..forward import call, call_with, output_tensor
 from . import linear
-from .rules import RULES, Gate, Norm, Normalise, Sign, Statistic, in_place, operation, positional
+from .gates import Gate, Sign
+from .normalise import Normalise, Statistic
+from .rule import Norm, in_place, operation, positional
+from .rules import RULES
 from .views import View, other_tensors, power
 
 
@@ -332,7 +336,7 @@ class Replay(TorchFunctionMode):
     def where(self) -> str:
         """The module whose code is running, by name: read off the Python stack, only when something is wrong."""
         names = {id(module): name for name, module in self.model.named_modules()}
-        frame = sys._getframe()
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
             module = frame.f_locals.get("self")
             if isinstance(module, nn.Module) and id(module) in names:

@@ -8,6 +8,8 @@ Wang et al., Picking Winning Tickets Before Training by Preserving Gradient Flow
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +32,7 @@ def grasp(
     if not temperature > 0:
         raise ValueError(f"grasp: temperature is {temperature}; it divides the logits, so it must be positive")
 
-    def cooled(logits: Tensor, labels: Tensor) -> Tensor:
+    def cooled(logits: Tensor, labels: Any) -> Tensor:
         return loss(logits / temperature, labels)
 
     def product(batch: Batch) -> dict[str, Tensor]:

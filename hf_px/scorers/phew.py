@@ -1,6 +1,7 @@
 """PHEW: keep what biased random walks visit, P(i → o) ∝ |θ_oi|, from input to output and back, in order of first visit.
 
-Patil and Dovrolis, PHEW: Constructing Sparse Networks that Learn Fast and Generalize Well Without Training Data, ICML 2021.
+Patil and Dovrolis, PHEW: Constructing Sparse Networks that Learn Fast and Generalize Well Without Training Data,
+ICML 2021.
 
 A unit is one position of one channel, and a step uses one weight. Weights that no walk has visited when the walks
 end rank below all others, by |θ|: at low sparsity walks alone would take forever to find the last weights.
@@ -22,7 +23,8 @@ from ..registry import Scores, scorer
 @scorer(
     "phew",
     summary="order of first visit by walks, P ∝ |θ|",
-    needs="shape", paths=True,
+    needs="shape",
+    paths=True,
     rounds=1,
     paper="Patil and Dovrolis, ICML 2021",
 )

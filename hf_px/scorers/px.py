@@ -26,7 +26,8 @@ from ..registry import Scores, scorer
 @scorer(
     "px",
     summary="θ² ⊙ ∂R/∂θ², R = Σ g(x², 1, a) · h(1, θ², 1)",
-    needs="inputs", paths=True,
+    needs="inputs",
+    paths=True,
     rounds=100,
     paper="Iurada et al., CVPR 2024",
 )
@@ -51,7 +52,6 @@ def px(
         return {name: s.abs() for name, s in total.items()}
     if norm not in ("batch", "running"):
         raise ValueError(f"norm={norm!r}: px knows batch, running and released")
-
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""

@@ -23,7 +23,8 @@ from ..registry import Scores, scorer
 @scorer(
     "px-path",
     summary="θ² ⊙ ∂R/∂θ², R = Σ f̃(x², θ², a)",
-    needs="inputs", paths=True,
+    needs="inputs",
+    paths=True,
     rounds=100,
     paper="hf_px, after Iurada et al., CVPR 2024",
 )
