@@ -88,8 +88,8 @@ def prune(
     """
     record = _record(scorer, options)
     where = named_scope(scope) if isinstance(scope, str) else scope
-    density = 1.0 - _checked_sparsity(sparsity, where)
-    law, rounds = _checked_schedule(schedule, rounds, record)
+    density = 1.0 - checked_sparsity(sparsity, where)
+    law, rounds = checked_schedule(schedule, rounds, record)
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, exclude)
         _check_budget(weights, density, min_per_layer)
@@ -200,7 +200,7 @@ def _record(scorer: str | Scorer, options: Mapping[str, Any]) -> ScorerRecord:
     return ScorerRecord(name, functools.partial(scorer), "", "weights", 1, "")
 
 
-def _checked_sparsity(sparsity: float | None, where: Scope) -> float:
+def checked_sparsity(sparsity: float | None, where: Scope) -> float:
     if sparsity is None:
         if isinstance(where, NofM):
             return 1.0 - where.n / where.m
@@ -213,7 +213,7 @@ def _checked_sparsity(sparsity: float | None, where: Scope) -> float:
     return float(sparsity)
 
 
-def _checked_schedule(
+def checked_schedule(
     schedule: str | Callable[[int, int, float], float], rounds: int | None, record: ScorerRecord
 ) -> tuple[Callable[[int, int, float], float], int]:
     if isinstance(schedule, str):

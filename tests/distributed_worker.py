@@ -55,6 +55,7 @@ def main(output: str, how: str) -> None:
     with open(f"{output}.{rank}", "w") as file:
         json.dump(found, file)
     if dist.is_initialized():
+        dist.barrier()  # gloo aborts a process whose peer has hung up first
         dist.destroy_process_group()
 
 

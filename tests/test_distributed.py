@@ -34,7 +34,7 @@ def launch(how: str, folder: Path) -> list[dict]:
     port = ["--main_process_port", str(free_port())] if how == "accelerate" else []
     command = [sys.executable, *LAUNCH[how], *port, WORKER, str(output), how]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{how}.*"))]
 
 

@@ -14,12 +14,13 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry"],
+    # models: plain networks, which need torch alone and which hub/backbones.py builds
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "models"],
     ["forward", "linearize"],
     ["scorers"],
     ["rounds", "keep", "analysis"],
     ["hub", "store"],
-    ["models", "data", "metrics", "train", "cli"],
+    ["data", "metrics", "train", "cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}

@@ -1,0 +1,85 @@
+"""One name, any source: our own models, timm's, and transformers' image classifiers, on the Hub or on disk."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageClassification
+
+from ..models import MODELS
+
+
+def load_model(name: str, pretrained: bool | None, num_classes: int | None, seed: int) -> nn.Module:
+    """`resnet20`, a timm name, org/name on the Hub or a local directory; in eval mode, as transformers loads them."""
+    if name in MODELS:
+        if pretrained:
+            raise ValueError(f"{name} has no pretrained weights; leave --pretrained out")
+        return MODELS[name](num_classes=num_classes or 10, generator=torch.Generator().manual_seed(seed)).eval()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{name}: a directory without config.json; was it written by save_pretrained?")
+        return _load_transformers(str(path), pretrained is not False, num_classes)
+    if "/" in name and not name.startswith("timm/"):
+        if name.count("/") > 1 or name.startswith((".", "/", "~")):
+            raise ValueError(f"{name}: no such directory; a Hub model is written org/name")
+        return _load_transformers(name, pretrained is not False, num_classes)
+    return _load_timm(name.removeprefix("timm/"), bool(pretrained), num_classes)
+
+
+def _load_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"unknown model {name!r}; {hint}timm.list_models() has them all; a Hub model is written org/name"
+        )
+    tag = name.partition(".")[2]
+    if tag and name not in timm.list_pretrained():
+        tags = [full for full in timm.list_pretrained() if full.startswith(name.partition(".")[0] + ".")]
+        raise ValueError(f"unknown weights {name!r}; there are {', '.join(tags) or 'none for this model'}")
+    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    try:
+        model = timm.create_model(name, pretrained=pretrained, **head).eval()
+    except OSError as error:  # no network, no such file on the Hub
+        raise ValueError(f"{name}: no pretrained weights from the Hub: {_first_line(error)}") from error
+    return model if pretrained else _open_branches_(model)
+
+
+def _open_branches_(model: nn.Module) -> nn.Module:
+    """γ ← 1 where it starts at 0: timm closes residual branches so, and every path through one would score zero."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+    norms = [module for module in model.modules() if isinstance(module, kinds) and module.weight is not None]
+    closed = [module for module in norms if not module.weight.any()]
+    for module in closed:
+        nn.init.ones_(module.weight)
+    if closed:
+        print(
+            f"hf-px: {len(closed)} normalisation layers start with scale 0 in timm; set to 1, as in the paper",
+            file=sys.stderr,
+        )
+    return model
+
+
+def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
+    try:
+        config = AutoConfig.from_pretrained(name)
+        if num_classes is not None:
+            config.num_labels = num_classes  # as an argument it is ignored where the config has labels of its own
+        if not pretrained:
+            return AutoModelForImageClassification.from_config(config).eval()
+        # mismatched sizes: a new head of another width is drawn at random
+        fits = num_classes is None
+        return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
