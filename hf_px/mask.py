@@ -22,26 +22,27 @@ class MaskedWeights(Mapping[str, Tensor]):
     def __init__(self, dense: Mapping[str, Tensor], mask: Mask, reuse: MaskedWeights | None = None) -> None:
         self.mask = mask
         dense = {n: w.detach().float() if w.dtype.itemsize < 4 else w.detach() for n, w in dense.items()}
-        self._scratch: dict[str, Tensor] = {} if reuse is None else reuse._scratch
-        self._own: dict[str, Tensor] = {} if reuse is None else reuse._own
-        if mask.kept == mask.total:
-            self._weights = dense
-            return
-        ones = self.ones(dense)
-        if not self._own:
-            self._own = {n: torch.empty_like(w) for n, w in dense.items()}
-        self._weights = {n: torch.mul(w, ones[n], out=self._own[n]) for n, w in dense.items()}
+        self._scratch, self._own = ({}, {}) if reuse is None else (reuse._scratch, reuse._own)
+        self._scratch_is_ones = False
+        self._weights: dict[str, Tensor] = dense
+        if mask.kept < mask.total:
+            ones = self.ones()
+            self._own = self._own or {n: torch.empty_like(w) for n, w in dense.items()}
+            self._weights = {n: torch.mul(w, ones[n], out=self._own[n]) for n, w in dense.items()}
 
-    def scratch(self, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def scratch(self) -> dict[str, Tensor]:
         """Memory in the shape of the weights for one view at a time: whoever asks next writes over it."""
-        if not self._scratch:
-            self._scratch = {n: torch.empty_like(w) for n, w in (like or self._weights).items()}
+        self._scratch = self._scratch or {n: torch.empty_like(w) for n, w in self._weights.items()}
+        self._scratch_is_ones = False
         return self._scratch
 
-    def ones(self, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def ones(self) -> dict[str, Tensor]:
         """1 ⊙ M, in scratch memory."""
-        # as bytes: torch converts bool far more slowly
-        return {n: t.copy_(self.mask.bits[n].view(torch.uint8)) for n, t in self.scratch(like).items()}
+        if not self._scratch_is_ones:
+            for name, ones in self.scratch().items():
+                ones.copy_(self.mask.bits[name].view(torch.uint8))  # as bytes: torch converts bool far more slowly
+            self._scratch_is_ones = True
+        return self._scratch
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name]

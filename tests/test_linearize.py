@@ -160,8 +160,21 @@ def test_on_one_row_a_layer_norm_scales_by_the_mean_over_samples():
     torch.testing.assert_close(h.values, expected.mean(0, keepdim=True).expand(1, 4, 8, 8))
 
 
-def attention_by_hand(q, k, v):
-    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_a_standard_deviation_by_hand_is_a_normalisation(keepdim):
+    """x / std(x), as some models write it: on squared paths x² / σ², in h the mean over samples."""
+
+    def op(x):
+        std = x.std((2, 3), keepdim=keepdim)
+        return x / (std if keepdim else std[..., None, None])
+
+    sigma = X.std((2, 3), keepdim=True)
+    torch.testing.assert_close(paths(op, X), X.square() / sigma.square())
+    model, batch = Op(op), Batches([X]).first()
+    _, tape = record(model, {}, batch, "batch")
+    row = batch.row()
+    h = replay(model, {}, SQUARED, row, torch.ones_like(row.x), tape)
+    torch.testing.assert_close(h.values, (1 / sigma.square().mean(0, keepdim=True)).expand(1, 4, 8, 8))
 
 
 @pytest.mark.parametrize("kind", ["fused", "explicit", "module", "module batch first", "masked"])
@@ -251,6 +264,9 @@ class InPlace(nn.Module):
         y = self.bn(x)
         y = F.relu(y.clone()) if self.careful else y.relu_()
         z = F.relu(x)
+        gate = torch.sigmoid(x)
+        y = y * gate
+        gate.zero_()  # after its use: the recorded gate must not be the changed one
         if self.careful:
             z = z + y
         else:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sign:
-    """y > 0, kept as y itself for as long as nobody writes to it."""
+class Kept:
+    """An output of the real pass, not copied: good for as long as nobody writes to it."""
 
     y: Tensor
     version: int
@@ -27,8 +27,8 @@ class Sign:
     def intact(self) -> bool:
         return self.y._version == self.version
 
-    def of(self, x: Tensor) -> Tensor:
-        return self.y if self.y.dtype == x.dtype else self.y.to(x.dtype)
+    def copy(self) -> Kept:
+        return Kept(self.y.clone(), 0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Gate(Rule):
         x = args[0]
         if self.binary:  # y is in memory anyway, and its kernel for "where y > 0" is the fastest there is
             y = func(*args, **kwargs)
-            return y, Sign(y, y._version)
+            return y, Kept(y, y._version)
         if in_place(func, args, kwargs):
             before = x.clone()
             y = func(*args, **kwargs)
@@ -59,8 +59,8 @@ class Gate(Rule):
             return run.own(x).mul_(gate) if where else run.follow(x * gate, x)
         if where and not torch.is_grad_enabled():
             x = run.own(x)
-            return torch.ops.aten.threshold_backward.grad_input(x, saved.of(x), 0.0, grad_input=x)
-        gated = torch.ops.aten.threshold_backward(x, saved.of(x), 0.0)
+            return torch.ops.aten.threshold_backward.grad_input(x, saved.y.to(x.dtype), 0.0, grad_input=x)
+        gated = torch.ops.aten.threshold_backward(x, saved.y.to(x.dtype), 0.0)
         return run.own(x).copy_(gated) if where else run.follow(gated, x)
 
 
@@ -156,13 +156,13 @@ class Freeze(Rule):
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         y = func(*args, **kwargs)
-        return y, y.clone() if in_place(func, args, kwargs) else y
+        return y, Kept(y, y._version)
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         x = args[0]
         if not run.on_path(x):
             return func(*args, **kwargs)
-        frozen = run.freeze(func, args, kwargs, saved)
+        frozen = run.freeze(func, args, kwargs, None if saved is None else saved.y)
         if in_place(func, args, kwargs):
             run.own(x).copy_(frozen)
             return run.follow(run.off_path(x), frozen)

@@ -108,9 +108,11 @@ class Statistic(Rule):
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         if not run.on_path(args[0]):
             return func(*args, **kwargs)
+        shown = func(*args, **kwargs)  # for its shape: on one row it is smaller than what was recorded
+        likes = shown if isinstance(shown, tuple) else (shown,)
         if saved is None or run.view.edges == 0:
-            like = func(*args, **kwargs)
-            return tuple(torch.ones_like(part) for part in like) if isinstance(like, tuple) else torch.ones_like(like)
-        parts = saved if isinstance(saved, tuple) else (saved,)
-        found = [run.match(power(part.to(args[0].dtype), run.view.edges), args[0]) for part in parts]
-        return tuple(found) if isinstance(saved, tuple) else found[0]
+            found = tuple(torch.ones_like(like) for like in likes)
+        else:
+            parts = saved if isinstance(saved, tuple) else (saved,)
+            found = tuple(run.match(power(p.to(like.dtype), run.view.edges), like) for p, like in zip(parts, likes))
+        return found if isinstance(shown, tuple) else found[0]

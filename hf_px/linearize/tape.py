@@ -24,7 +24,7 @@ from ..batches import Batch
 from ..errors import UnsupportedModelError
 from ..forward import call, call_with, output_tensor
 from . import linear
-from .gates import Gate, Sign
+from .gates import Gate, Kept
 from .normalise import Normalise, Statistic
 from .rule import Norm, in_place, operation, positional
 from .rules import RULES
@@ -87,8 +87,8 @@ class Record(TorchFunctionMode):
         if rule is None:
             return func(*args, **(kwargs or {}))
         output, saved = rule.record(func, *positional(args, kwargs), self.norm)
-        if self.copy and isinstance(saved, Sign):
-            saved = Sign(saved.y.clone(), 0)
+        if self.copy and isinstance(saved, Kept):
+            saved = saved.copy()
         self.entries.append(Entry(name, saved))
         return output
 
@@ -98,7 +98,7 @@ def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: 
     for copy in (False, True):  # again with copies, in the rare model that writes into an activation's output
         with torch.no_grad(), Record(norm, copy) as mode:
             output = call(model, weights, batch)
-        if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, Sign)):
+        if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, Kept)):
             break
     return output, mode.entries
 
