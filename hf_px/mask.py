@@ -22,7 +22,8 @@ class MaskedWeights(Mapping[str, Tensor]):
     def __init__(self, dense: Mapping[str, Tensor], mask: Mask, reuse: MaskedWeights | None = None) -> None:
         self.mask = mask
         dense = {n: w.detach().float() if w.dtype.itemsize < 4 else w.detach() for n, w in dense.items()}
-        self._scratch, self._own = ({}, {}) if reuse is None else (reuse._scratch, reuse._own)
+        self._scratch: dict[str, Tensor] = {} if reuse is None else reuse._scratch
+        self._own: dict[str, Tensor] = {} if reuse is None else reuse._own
         self._scratch_is_ones = False
         self._weights: dict[str, Tensor] = dense
         if mask.kept < mask.total:

@@ -307,6 +307,17 @@ def test_deep_networks_stay_in_range_and_exact():
     assert len({float(s[0, 0]) for s in scores.values()}) == 1  # flow is conserved, all weights alike
 
 
+def test_small_weights_behind_a_huge_bound_do_not_overflow_on_the_way_back():
+    """R of g is 2^840, h is 1e-9: the gradient divides by every small activation on its way."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(140)])
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(0.11)
+    scores = hf_px.score(model, "px", [torch.ones(2, 64)])
+    assert all(torch.isfinite(s).all() and (s > 0).all() for s in scores.values())
+
+
 def test_an_operation_without_a_rule_is_named_with_its_module():
     class Odd(nn.Module):
         def __init__(self):

@@ -36,6 +36,15 @@ def tensors(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
     return found
 
 
+def one_dtype(name: str, args: Any) -> Any:
+    """Constants of the code (float32) times parameters of the view (float64): torch wants one dtype."""
+    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    if HANDLERS.get(name) not in (_weighted, _product) or len({t.dtype for t in floats}) < 2:
+        return args
+    widest = max((t.dtype for t in floats), key=lambda dtype: dtype.itemsize)
+    return tuple(a.to(widest) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+
+
 def _shape(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """Moves, copies and drops values; sums them with fixed non-negative weights."""
     output = func(*args, **kwargs)
@@ -47,6 +56,14 @@ def _shape(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
             if run.borrowed(args[0]) and part.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
                 run._traces[part].twin = run._traces[args[0]].twin
     return output
+
+
+def _cast(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """x.float(), x.to(…): another device, if asked for, but the precision of the paths."""
+    output = func(*args, **kwargs)
+    if output.dtype != args[0].dtype:
+        output = output.to(args[0].dtype) if output.device != args[0].device else run.alias(args[0])
+    return output if output is args[0] else run.follow(output, args[0])
 
 
 def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -235,16 +252,16 @@ def _add_product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> A
 _SHAPES = [
     "view", "reshape", "reshape_as", "view_as", "permute", "transpose", "t", "swapaxes", "swapdims", "movedim",
     "moveaxis", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as", "repeat",
-    "repeat_interleave", "tile", "contiguous", "clone", "detach", "to", "type", "type_as", "float", "double",
-    "half", "bfloat16", "cpu", "cuda", "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "narrow",
-    "select", "index_select", "gather", "take_along_dim", "__getitem__", "roll", "flip", "rot90", "diagonal",
-    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "unfold", "fold", "sum",
-    "nansum", "get:T", "get:mT", "get:H", "get:data", "grid_sample", "ravel", "requires_grad", "as_strided",
-    "unsafe_chunk", "unsafe_split", "broadcast_to", "atleast_1d",
+    "repeat_interleave", "tile", "contiguous", "clone", "detach", "chunk", "split", "split_with_sizes",
+    "tensor_split", "unbind", "narrow", "select", "index_select", "gather", "take_along_dim", "__getitem__", "roll",
+    "flip", "rot90", "diagonal", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+    "unfold", "fold", "sum", "nansum", "get:T", "get:mT", "get:H", "get:data", "grid_sample", "ravel",
+    "requires_grad", "as_strided", "unsafe_chunk", "unsafe_split", "broadcast_to", "atleast_1d",
 ]  # fmt: skip
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_SHAPES, _shape),
+    **dict.fromkeys(["to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"], _cast),
     **dict.fromkeys(["mean", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3))], _average),
     **dict.fromkeys(["interpolate", "upsample"], _resize),
     **dict.fromkeys(["dropout", *(f"dropout{d}d" for d in (1, 2, 3)), "alpha_dropout"], _dropout),

@@ -31,9 +31,12 @@ class Reach(Replay):
         return self.follow(x / torch.where(size > 0, size, 1.0), x)
 
     def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """(1 + a)(1 + b) - 1: either factor may hold constants as well, such as a class token, that are not followed."""
         args = tuple(self.settle(a) if isinstance(a, Tensor) else a for a in args)
         sources = [t for t in tensors(args, kwargs) if self.on_path(t)]
-        return self.settle(self.follow(func(*args, **kwargs), *sources))
+        raised = tuple(1.0 + a if isinstance(a, Tensor) else a for a in args)
+        plain = tuple(torch.ones_like(a) if isinstance(a, Tensor) else a for a in args)
+        return self.settle(self.follow(func(*raised, **kwargs) - func(*plain, **kwargs), *sources))
 
     def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
         return self.follow(1.0 + self.settle(args[0]), args[0])

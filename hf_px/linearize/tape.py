@@ -271,7 +271,7 @@ class Replay(TorchFunctionMode):
             return rule.replay(self, self._take(name), func, args, kwargs)
         paths = [t for t in linear.tensors(args, kwargs) if t in self._traces]
         if not paths:
-            return func(*args, **kwargs)
+            return func(*linear.one_dtype(name, args), **kwargs)
         handler = linear.HANDLERS.get(name)
         if handler is not None:
             return handler(self, name, func, args, kwargs)

@@ -68,8 +68,9 @@ def shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tup
     """
     size = abs(float(total.detach()))
     if exponent and 0.0 < size < math.inf:
-        largest = (100 if total.dtype.itemsize <= 4 else 1000) - math.frexp(size)[1]
-        folded = max(min(exponent, largest), -largest)
+        # R stays near 1: on the way back it is divided by activations and weights, which may be small
+        room, top = 30 if total.dtype.itemsize <= 4 else 300, math.frexp(size)[1]
+        folded = max(min(exponent, room - top), -room - top)
         # in steps: a power of two may be out of range although the product is not
         for step in [math.copysign(60, folded)] * (abs(folded) // 60) + [math.fmod(folded, 60)]:
             total = total * 2.0**step

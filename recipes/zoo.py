@@ -1,0 +1,165 @@
+"""Vision architectures to try hf_px on: real families of timm and transformers, made narrow, and some in full.
+
+`ZOO` is read by recipes/architectures.py, which prints the table of what works, and by tests/laws/test_sweep.py.
+A new architecture is one line in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+import torch
+from timm.models import byobnet, levit, maxxvit, metaformer, mlp_mixer, regnet, vgg
+from torch import Tensor, nn
+
+CLASSES = 5
+
+
+@dataclass(frozen=True)
+class Architecture:
+    name: str
+    build: Callable[[], nn.Module]
+    size: int  # pixels; large enough for batch norm to see several positions in the last map
+    no_paths: str | None = None  # a model that cannot be run as its paths: what the error says of it
+    full: bool = False  # as published, not made narrow: seconds to minutes for all scorers
+
+    def model(self) -> nn.Module:
+        """The network at seeded random weights, in training mode."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return awake_(self.build()).train()
+
+    def batches(self, count: int = 1, samples: int = 4) -> list[tuple[Tensor, Tensor]]:
+        generator = torch.Generator().manual_seed(1)
+        shape = (samples, 3, self.size, self.size)
+        labels = torch.arange(samples) % CLASSES
+        return [(torch.randn(shape, generator=generator), labels) for _ in range(count)]
+
+
+@torch.no_grad()
+def awake_(model: nn.Module) -> nn.Module:
+    """Small values for parameters that start at zero.
+
+    Many networks are born asleep: a last batch norm, a layer scale or a head of zeros cuts off all paths behind it,
+    and hf_px says so (NoSignalError). Training wakes them within a step; here a random draw stands in for it.
+    """
+    generator = torch.Generator().manual_seed(2)
+    for p in model.parameters():
+        if p.numel() and not p.any():
+            p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def _timm(name: str, **changes: Any) -> Callable[[], nn.Module]:
+    return lambda: timm.create_model(name, num_classes=CLASSES, **changes)
+
+
+def _vgg(**options: Any) -> nn.Module:
+    plan = [8, "M", 16, "M", 16, 16, "M", 32, 32, "M", 32, 32, "M"]  # VGG-11, an eighth as wide or less
+    return vgg.VGG(cfg=plan, num_features=64, num_classes=CLASSES, **options)
+
+
+def _regnet(**options: Any) -> nn.Module:
+    plan = regnet.RegNetCfg(depth=6, w0=8, wa=8.0, wm=2.0, group_size=8, stem_width=8, **options)
+    return regnet.RegNet(plan, num_classes=CLASSES, zero_init_last=False)
+
+
+def _byob(like: str, width: int, depth: int, **changes: Any) -> Callable[[], nn.Module]:
+    """One of timm's bring-your-own-blocks networks, its stages `width` times narrower and at most `depth` deep."""
+    plan = byobnet.model_cfgs[like]
+    blocks = tuple(dataclasses.replace(b, c=b.c // width, d=min(b.d, depth)) for b in plan.blocks)
+    plan = dataclasses.replace(plan, blocks=blocks, **changes)
+    return lambda: byobnet.ByobNet(plan, num_classes=CLASSES, zero_init_last=False)
+
+
+def _maxxvit(like: str, size: int) -> Callable[[], nn.Module]:
+    plan = dataclasses.replace(
+        maxxvit.model_cfgs[like], embed_dim=(32, 32, 64, 64), depths=(1, 1, 1, 1), stem_width=(16, 32)
+    )
+    return lambda: maxxvit.MaxxVit(plan, img_size=size, num_classes=CLASSES)
+
+
+def _mixer(**options: Any) -> nn.Module:
+    return mlp_mixer.MlpMixer(CLASSES, img_size=32, patch_size=8, num_blocks=2, embed_dim=32, **options)
+
+
+def _levit(**options: Any) -> nn.Module:
+    shape = {"embed_dim": (32, 48, 64), "key_dim": 8, "depth": (1, 1, 1), "num_heads": (2, 3, 4)}
+    return levit.Levit(img_size=64, num_classes=CLASSES, down_op="subsample", **shape, **options)
+
+
+def _metaformer(**options: Any) -> nn.Module:
+    return metaformer.MetaFormer(num_classes=CLASSES, depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), **options)
+
+
+def _transformers(name: str, **config: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import transformers
+
+        plan = getattr(transformers, f"{name}Config")(num_labels=CLASSES, **config)
+        return getattr(transformers, f"{name}ForImageClassification")(plan)
+
+    return build
+
+
+_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
+_SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4)}
+_RESNET = {"channels": (8, 8, 16, 16), "zero_init_last": False}
+_HF_VIT = {"image_size": 32, "patch_size": 8, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+
+_MULTIPLIES = "multiplies two tensors that depend on the input"
+
+ZOO: list[Architecture] = [
+    # timm's own miniatures
+    *(Architecture(name, _timm(name), 64) for name in (
+        "test_byobnet", "test_convnext", "test_convnext2", "test_convnext3", "test_efficientnet",
+        "test_efficientnet_evos", "test_efficientnet_gn", "test_efficientnet_ln", "test_nfnet", "test_resnet",
+    )),
+    Architecture("test_mambaout", _timm("test_mambaout"), 64, no_paths=_MULTIPLIES),
+    *(Architecture(name, _timm(name, img_size=48), 48) for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")),
+    # convolutional families
+    Architecture("resnet18", _timm("resnet18", **_RESNET), 64),
+    Architecture("resnet50", _timm("resnet50", **_RESNET), 64),
+    Architecture("resnet50_clip", _byob("resnet50_clip", width=16, depth=2, stem_chs=(4, 4, 8)), 64),
+    Architecture("resnetv2_50", _timm("resnetv2_50", channels=(16, 16, 32, 32), stem_chs=8), 64),
+    Architecture("resnetv2_50x1_bit", _timm("resnetv2_50x1_bit", layers=(1, 1, 1, 1), channels=(128,) * 4, stem_chs=32), 64),
+    Architecture("nf_resnet26", _timm("nf_resnet26", channels=(32, 32, 64, 64), stem_chs=8), 64),
+    Architecture("res2net50_14w_8s", _timm("res2net50_14w_8s", layers=(1, 1, 1, 1), **_RESNET), 64),
+    Architecture("vgg11", _vgg, 32),
+    Architecture("vgg11_bn", lambda: _vgg(norm_layer=nn.BatchNorm2d), 64),
+    Architecture("repvgg_a0", _byob("repvgg_a0", width=8, depth=2, stem_chs=8), 64),
+    Architecture("densenet121", _timm("densenet121", growth_rate=8, block_config=(2, 2, 2, 2)), 64),
+    Architecture("regnetx", _regnet, 64),
+    Architecture("regnety", lambda: _regnet(se_ratio=0.25), 64),
+    Architecture("convnext", _timm("convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 64),
+    Architecture("convnextv2", _timm("convnextv2_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 64),
+    Architecture("tinynet_e", _timm("tinynet_e"), 64),
+    Architecture("mobilenetv2_035", _timm("mobilenetv2_035"), 64),
+    Architecture("mobilenetv3_small_050", _timm("mobilenetv3_small_050"), 64),
+    Architecture("ghostnet_050", _timm("ghostnet_050"), 64),
+    # attention and token mixing
+    Architecture("vit", _timm("vit_tiny_patch16_224", **_VIT), 32),
+    Architecture("vit_siglip", _timm("vit_base_patch16_siglip_224", **_VIT), 32),
+    Architecture("deit_distilled", _timm("deit_tiny_distilled_patch16_224", **_VIT), 32),
+    Architecture("swin", _timm("swin_tiny_patch4_window7_224", **_SWIN), 32),
+    Architecture("swinv2", _timm("swinv2_tiny_window8_256", **_SWIN), 32),
+    Architecture("mixer", _mixer, 32),
+    Architecture("resmlp", lambda: _mixer(block_layer=mlp_mixer.ResBlock, norm_layer=mlp_mixer.Affine), 32),
+    Architecture("gmlp", lambda: _mixer(block_layer=mlp_mixer.SpatialGatingBlock, mlp_layer=mlp_mixer.GatedMlp), 32,
+                 no_paths=_MULTIPLIES),
+    Architecture("levit", _levit, 64),
+    Architecture("poolformer", lambda: _metaformer(mlp_act=nn.GELU, layer_scale_init_values=1e-5), 64),
+    Architecture("poolformerv2", _metaformer, 64, no_paths="the operation pow"),
+    Architecture("xcit", _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=2), 32),
+    Architecture("cait", _timm("cait_xxs24_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2), 32),
+    Architecture("coatnet", _maxxvit("coatnet_nano_rw", 64), 64),
+    # transformers
+    Architecture("transformers ResNet", _transformers(
+        "ResNet", embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic"), 64),
+    Architecture("transformers ViT", _transformers("ViT", intermediate_size=96, **_HF_VIT), 32),
+    Architecture("transformers Dinov2", _transformers("Dinov2", mlp_ratio=2, **_HF_VIT), 32),
+]  # fmt: skip
