@@ -31,7 +31,7 @@ class Reach(Replay):
         return self.follow(x / torch.where(size > 0, size, 1.0), x)
 
     def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """(1 + a)(1 + b) - 1: either factor may hold constants as well, such as a class token, that are not followed."""
+        """(1 + a)(1 + b) - 1: either factor may hold constants as well, such as class tokens, not followed."""
         args = tuple(self.settle(a) if isinstance(a, Tensor) else a for a in args)
         sources = [t for t in tensors(args, kwargs) if self.on_path(t)]
         raised = tuple(1.0 + a if isinstance(a, Tensor) else a for a in args)
