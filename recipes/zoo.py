@@ -13,7 +13,7 @@ from typing import Any
 
 import timm
 import torch
-from timm.models import byobnet, levit, maxxvit, metaformer, mlp_mixer, regnet, vgg
+from timm.models import byobnet, levit, maxxvit, metaformer, mlp_mixer, regnet, resnetv2, vgg
 from torch import Tensor, nn
 
 CLASSES = 5
@@ -60,7 +60,7 @@ def _timm(name: str, **changes: Any) -> Callable[[], nn.Module]:
 
 def _vgg(**options: Any) -> nn.Module:
     plan = [8, "M", 16, "M", 16, 16, "M", 32, 32, "M", 32, 32, "M"]  # VGG-11, an eighth as wide or less
-    return vgg.VGG(cfg=plan, num_features=64, num_classes=CLASSES, **options)
+    return vgg.VGG(plan, num_classes=CLASSES, mlp_ratio=1 / 64, **options)
 
 
 def _regnet(**options: Any) -> nn.Module:
@@ -68,12 +68,12 @@ def _regnet(**options: Any) -> nn.Module:
     return regnet.RegNet(plan, num_classes=CLASSES, zero_init_last=False)
 
 
-def _byob(like: str, width: int, depth: int, **changes: Any) -> Callable[[], nn.Module]:
+def _byob(like: str, width: int, depth: int, size: int, **changes: Any) -> Callable[[], nn.Module]:
     """One of timm's bring-your-own-blocks networks, its stages `width` times narrower and at most `depth` deep."""
     plan = byobnet.model_cfgs[like]
     blocks = tuple(dataclasses.replace(b, c=b.c // width, d=min(b.d, depth)) for b in plan.blocks)
     plan = dataclasses.replace(plan, blocks=blocks, **changes)
-    return lambda: byobnet.ByobNet(plan, num_classes=CLASSES, zero_init_last=False)
+    return lambda: byobnet.ByobNet(plan, num_classes=CLASSES, img_size=size, zero_init_last=False)
 
 
 def _maxxvit(like: str, size: int) -> Callable[[], nn.Module]:
@@ -115,32 +115,32 @@ _MULTIPLIES = "multiplies two tensors that depend on the input"
 
 ZOO: list[Architecture] = [
     # timm's own miniatures
-    *(Architecture(name, _timm(name), 64) for name in (
+    *(Architecture(name, _timm(name), 48) for name in (
         "test_byobnet", "test_convnext", "test_convnext2", "test_convnext3", "test_efficientnet",
         "test_efficientnet_evos", "test_efficientnet_gn", "test_efficientnet_ln", "test_nfnet", "test_resnet",
     )),
-    Architecture("test_mambaout", _timm("test_mambaout"), 64, no_paths=_MULTIPLIES),
+    Architecture("test_mambaout", _timm("test_mambaout"), 48, no_paths=_MULTIPLIES),
     *(Architecture(name, _timm(name, img_size=48), 48) for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")),
     # convolutional families
-    Architecture("resnet18", _timm("resnet18", **_RESNET), 64),
-    Architecture("resnet50", _timm("resnet50", **_RESNET), 64),
-    Architecture("resnet50_clip", _byob("resnet50_clip", width=16, depth=2, stem_chs=(4, 4, 8)), 64),
-    Architecture("resnetv2_50", _timm("resnetv2_50", channels=(16, 16, 32, 32), stem_chs=8), 64),
-    Architecture("resnetv2_50x1_bit", _timm("resnetv2_50x1_bit", layers=(1, 1, 1, 1), channels=(128,) * 4, stem_chs=32), 64),
-    Architecture("nf_resnet26", _timm("nf_resnet26", channels=(32, 32, 64, 64), stem_chs=8), 64),
-    Architecture("res2net50_14w_8s", _timm("res2net50_14w_8s", layers=(1, 1, 1, 1), **_RESNET), 64),
+    Architecture("resnet18", _timm("resnet18", **_RESNET), 48),
+    Architecture("resnet50", _timm("resnet50", **_RESNET), 48),
+    Architecture("resnet50_clip", _byob("resnet50_clip", 16, 2, 48, stem_chs=(4, 4, 8)), 48),
+    Architecture("resnetv2_50", _timm("resnetv2_50", channels=(16, 16, 32, 32), stem_chs=8), 48),
+    Architecture("resnetv2_bit", lambda: resnetv2.ResNetV2([1] * 4, (128,) * 4, CLASSES, stem_chs=32), 48),
+    Architecture("nf_resnet26", _timm("nf_resnet26", channels=(32, 32, 48, 48), stem_chs=8), 48),
+    Architecture("res2net50_14w_8s", _timm("res2net50_14w_8s", layers=(1, 1, 1, 1), **_RESNET), 48),
     Architecture("vgg11", _vgg, 32),
-    Architecture("vgg11_bn", lambda: _vgg(norm_layer=nn.BatchNorm2d), 64),
-    Architecture("repvgg_a0", _byob("repvgg_a0", width=8, depth=2, stem_chs=8), 64),
-    Architecture("densenet121", _timm("densenet121", growth_rate=8, block_config=(2, 2, 2, 2)), 64),
-    Architecture("regnetx", _regnet, 64),
-    Architecture("regnety", lambda: _regnet(se_ratio=0.25), 64),
-    Architecture("convnext", _timm("convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 64),
-    Architecture("convnextv2", _timm("convnextv2_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 64),
-    Architecture("tinynet_e", _timm("tinynet_e"), 64),
-    Architecture("mobilenetv2_035", _timm("mobilenetv2_035"), 64),
-    Architecture("mobilenetv3_small_050", _timm("mobilenetv3_small_050"), 64),
-    Architecture("ghostnet_050", _timm("ghostnet_050"), 64),
+    Architecture("vgg11_bn", lambda: _vgg(norm_layer=nn.BatchNorm2d), 48),
+    Architecture("repvgg_a0", _byob("repvgg_a0", 8, 2, 48, stem_chs=8), 48),
+    Architecture("densenet121", _timm("densenet121", growth_rate=8, block_config=(2, 2, 2, 2)), 48),
+    Architecture("regnetx", _regnet, 48),
+    Architecture("regnety", lambda: _regnet(se_ratio=0.25), 48),
+    Architecture("convnext", _timm("convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 48),
+    Architecture("convnextv2", _timm("convnextv2_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32)), 48),
+    Architecture("tinynet_e", _timm("tinynet_e"), 48),
+    Architecture("mobilenetv2_035", _timm("mobilenetv2_035"), 48),
+    Architecture("mobilenetv3_small_050", _timm("mobilenetv3_small_050"), 48),
+    Architecture("ghostnet_050", _timm("ghostnet_050"), 48),
     # attention and token mixing
     Architecture("vit", _timm("vit_tiny_patch16_224", **_VIT), 32),
     Architecture("vit_siglip", _timm("vit_base_patch16_siglip_224", **_VIT), 32),
@@ -148,18 +148,18 @@ ZOO: list[Architecture] = [
     Architecture("swin", _timm("swin_tiny_patch4_window7_224", **_SWIN), 32),
     Architecture("swinv2", _timm("swinv2_tiny_window8_256", **_SWIN), 32),
     Architecture("mixer", _mixer, 32),
-    Architecture("resmlp", lambda: _mixer(block_layer=mlp_mixer.ResBlock, norm_layer=mlp_mixer.Affine), 32),
-    Architecture("gmlp", lambda: _mixer(block_layer=mlp_mixer.SpatialGatingBlock, mlp_layer=mlp_mixer.GatedMlp), 32,
-                 no_paths=_MULTIPLIES),
+    Architecture("resmlp", lambda: _mixer(mlp_ratio=4, block_layer=mlp_mixer.ResBlock, norm_layer=mlp_mixer.Affine), 32),
+    Architecture("gmlp", lambda: _mixer(mlp_ratio=4, block_layer=mlp_mixer.SpatialGatingBlock,
+                                        mlp_layer=mlp_mixer.GatedMlp), 32, no_paths=_MULTIPLIES),
     Architecture("levit", _levit, 64),
-    Architecture("poolformer", lambda: _metaformer(mlp_act=nn.GELU, layer_scale_init_values=1e-5), 64),
-    Architecture("poolformerv2", _metaformer, 64, no_paths="the operation pow"),
+    Architecture("poolformer", lambda: _metaformer(mlp_act=nn.GELU, mlp_bias=True, use_mlp_head=False), 48),
+    Architecture("poolformerv2", _metaformer, 48, no_paths="the operation pow is not linear"),
     Architecture("xcit", _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=2), 32),
     Architecture("cait", _timm("cait_xxs24_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2), 32),
     Architecture("coatnet", _maxxvit("coatnet_nano_rw", 64), 64),
     # transformers
     Architecture("transformers ResNet", _transformers(
-        "ResNet", embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic"), 64),
+        "ResNet", embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic"), 48),
     Architecture("transformers ViT", _transformers("ViT", intermediate_size=96, **_HF_VIT), 32),
     Architecture("transformers Dinov2", _transformers("Dinov2", mlp_ratio=2, **_HF_VIT), 32),
 ]  # fmt: skip
