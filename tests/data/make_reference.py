@@ -115,10 +115,111 @@ def grasp(state: State, x: Tensor, y: Tensor) -> State:
     return {name: part.view_as(state[name]) for name, part in zip(PRUNABLE, scores.split(sizes))}
 
 
+def watch(state: State, x: Tensor, running: bool) -> tuple[list[Tensor], State]:
+    """(where each ReLU is open, γ/σ of each norm layer) on a real pass."""
+    gates: list[Tensor] = []
+    scales: State = {}
+
+    def conv(name: str, x: Tensor, stride: int = 1) -> Tensor:
+        weight, norm = state[f"{name}.weight"], NORM_OF[name]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+        batch = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
+        mean, var = (state[f"{norm}.running_mean"], state[f"{norm}.running_var"]) if running else batch
+        scales[name] = state[f"{norm}.weight"] / (var + 1e-5).sqrt()
+        shift = state[f"{norm}.bias"] - mean * scales[name]
+        return x * scales[name].view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+
+    def relu(x: Tensor) -> Tensor:
+        gates.append((x > 0).double())
+        return x.relu()
+
+    x = relu(conv("conv", x))
+    branch = conv("block.conv2", relu(conv("block.conv1", x, stride=2)))
+    relu(branch + conv("block.shortcut.0", x, stride=2))
+    return gates, scales
+
+
+def along_paths(weights: State, scales: State, gates: list[Tensor] | None, x: Tensor, pool: float) -> Tensor:
+    """The network without its additive terms, its gates as given or open; `pool` is the weight of one position."""
+    opened = iter(gates or [])
+
+    def conv(name: str, x: Tensor, stride: int = 1) -> Tensor:
+        weight = weights[f"{name}.weight"]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+        return x * scales[name].view(1, -1, 1, 1)
+
+    def gate(x: Tensor) -> Tensor:
+        return x if gates is None else x * next(opened)
+
+    x = gate(conv("conv", x))
+    branch = conv("block.conv2", gate(conv("block.conv1", x, stride=2)))
+    x = gate(branch + conv("block.shortcut.0", x, stride=2))
+    return pool * x.sum((2, 3)) @ weights["fc.weight"].T
+
+
+POOL = 1 / 16  # the average pool is over 4 x 4 positions
+
+
+def share(total: Tensor, edges: State) -> State:
+    """w ⊙ ∂R/∂w"""
+    return {name: w.detach() * g for (name, w), g in zip(edges.items(), torch.autograd.grad(total, list(edges.values())))}
+
+
+def edges_of(state: State, power: int) -> State:
+    return {name: (state[name].abs() ** power).requires_grad_() for name in PRUNABLE}
+
+
+def flow(power: int) -> Method:
+    """SynFlow (1) and SynFlow-L2 (2): all gates open, an input of ones, norms at their stored statistics."""
+
+    def score(state: State, x: Tensor, y: Tensor) -> State:
+        edges = edges_of(state, power)
+        _, scales = watch(state, x[0], running=True)
+        scales = {name: s.abs() ** power for name, s in scales.items()}
+        return share(along_paths(edges, scales, None, torch.ones_like(x[0, :1]), POOL).sum(), edges)
+
+    return score
+
+
+def px(running: bool) -> Method:
+    """θ² ⊙ ∂/∂θ² Σ_k G^k h^k, batch by batch."""
+
+    def score(state: State, x: Tensor, y: Tensor) -> State:
+        total: State = {name: torch.zeros_like(state[name]) for name in PRUNABLE}
+        for inputs in x:
+            gates, scales = watch(state, inputs, running)
+            ones = {name: torch.ones_like(state[name]) for name in PRUNABLE}
+            g = along_paths(ones, {name: torch.ones_like(s) for name, s in scales.items()}, gates, inputs**2, POOL)
+            edges = edges_of(state, 2)
+            h = along_paths(edges, {name: s**2 for name, s in scales.items()}, None, torch.ones_like(inputs), POOL)
+            for name, part in share((g * h).sum(), edges).items():  # as printed: h on every sample
+                total[name] += part
+        return total
+
+    return score
+
+
+def px_path(state: State, x: Tensor, y: Tensor) -> State:
+    """θ² ⊙ ∂/∂θ² Σ_n Σ_k f̃^k(x_n², (θγ/σ)², a_n): every constant of a path squared too."""
+    total: State = {name: torch.zeros_like(state[name]) for name in PRUNABLE}
+    for inputs in x:
+        gates, scales = watch(state, inputs, running=False)
+        edges = edges_of(state, 2)
+        squared = {name: s**2 for name, s in scales.items()}
+        for name, part in share(along_paths(edges, squared, gates, inputs**2, POOL**2).sum(), edges).items():
+            total[name] += part
+    return total
+
+
 METHODS: dict[str, Method] = {
     "magnitude": magnitude,
     "snip": snip,
     "grasp": grasp,
+    "synflow": flow(1),
+    "synflow-l2": flow(2),
+    "px": px(running=False),
+    "px running": px(running=True),
+    "px-path": px_path,
 }
 
 
