@@ -61,8 +61,9 @@ def test_round_1_on_resnet20_matches(which, scorer, options, tolerance):
     [
         ("synflowl2_theta2", "synflow-l2", {}, 0.98),
         pytest.param("algorithm1_PX", "px", {"norm": "running"}, 0.98, marks=pytest.mark.slow),
-        # theirs lets pruned weights return, and another order of samples alone moves it to 0.91 in 5 rounds
-        pytest.param("released_PX", "px", {"norm": "released"}, 0.5, marks=pytest.mark.slow),
+        # chaotic: another order of the same samples gives a mask with Jaccard 0.35 to ours, the reference one of 0.38;
+        # how many weights each layer keeps agrees well, and that is asserted too
+        pytest.param("released_PX", "px", {"norm": "released"}, 0.3, marks=pytest.mark.slow),
     ],
 )
 def test_100_rounds_on_resnet20_match(which, scorer, options, overlap):
@@ -72,3 +73,6 @@ def test_100_rounds_on_resnet20_match(which, scorer, options, overlap):
     found = jaccard(mask, theirs)
     print(f"{which}: Jaccard {found:.4f}")
     assert found > overlap
+    for name, bits in theirs.bits.items():
+        kept = int(bits.sum())
+        assert abs(int(mask.bits[name].sum()) - kept) <= 0.25 * kept + 5, name

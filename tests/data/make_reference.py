@@ -162,7 +162,9 @@ POOL = 1 / 16  # the average pool is over 4 x 4 positions
 
 def share(total: Tensor, edges: State) -> State:
     """w ⊙ ∂R/∂w"""
-    return {name: w.detach() * g for (name, w), g in zip(edges.items(), torch.autograd.grad(total, list(edges.values())))}
+    return {
+        name: w.detach() * g for (name, w), g in zip(edges.items(), torch.autograd.grad(total, list(edges.values())))
+    }
 
 
 def edges_of(state: State, power: int) -> State:

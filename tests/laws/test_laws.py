@@ -173,7 +173,8 @@ class Residual(nn.Module):
         torch.manual_seed(seed)
         self.stem = nn.Conv2d(CHANNELS, width, 3, padding=1, bias=False)
         self.branches = nn.ModuleList(
-            nn.ModuleList(nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(depth)) for _ in range(blocks)
+            nn.ModuleList(nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(depth))
+            for _ in range(blocks)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) if norm else nn.Identity() for _ in range(blocks))
         # width numbers of one, each between a channel and itself: the identity
@@ -289,7 +290,10 @@ def test_n_of_every_m_neighbours_survive(inputs, outputs, groups, scorer, rounds
     n, m = groups
     torch.manual_seed(seed)
     if image:
-        model, shape = nn.Sequential(nn.Conv2d(4 * inputs, 4, 3), nn.ReLU(), nn.Conv2d(4, outputs, 1)), (4 * inputs, 4, 4)
+        model, shape = (
+            nn.Sequential(nn.Conv2d(4 * inputs, 4, 3), nn.ReLU(), nn.Conv2d(4, outputs, 1)),
+            (4 * inputs, 4, 4),
+        )
     else:
         model, shape = nn.Sequential(nn.Linear(4 * inputs, 4), nn.ReLU(), nn.Linear(4, outputs)), (4 * inputs,)
     mask = pruned(model, scorer, scope=f"{n}:{m}", rounds=rounds, input_size=shape)
@@ -333,9 +337,7 @@ def test_scaling_the_input_scales_px_by_the_square_and_leaves_the_ranking(scorer
     for name, s in mine.items():
         close(factor**2 * s, scaled[name], 1e-9, name)
     # a power of two rounds nowhere, so that not even a tie falls otherwise
-    a, b = (
-        pruned(model, scorer, sparsity=0.4, batches=[c * x], rounds=3, norm="running") for c in (1.0, 2.0**power)
-    )
+    a, b = (pruned(model, scorer, sparsity=0.4, batches=[c * x], rounds=3, norm="running") for c in (1.0, 2.0**power))
     assert a.digest() == b.digest()
 
 
