@@ -3,6 +3,7 @@ samples and the scale of the input do not matter, the model stays as it was, a s
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import dataclass
 
@@ -157,7 +158,7 @@ def test_flow_is_conserved_through_every_layer_and_every_unit_of_a_chain(scorer,
     totals = torch.stack([s.sum() for s in layers])
     close(totals, totals[:1].expand_as(totals), 1e-9, "layer totals")  # flow is conserved
     width = len(plan.widths)
-    for i, (into, out) in enumerate(zip(layers, layers[1:])):
+    for i, (into, out) in enumerate(itertools.pairwise(layers)):
         arriving = into.flatten(1).sum(1)
         # positions of a channel lie side by side where they are flattened into the head
         leaving = (out.view(CLASSES, len(arriving), -1) if i == width - 1 else out.flatten(2) if out.dim() > 2
@@ -204,8 +205,8 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("scorer", FLOWS)
 @given(
-    width=st.integers(2, 4), blocks=st.integers(1, 2), depth=st.integers(1, 2), seed=st.integers(0, 2**16), norm=st.booleans(),
-    projection=st.booleans(),
+    width=st.integers(2, 4), blocks=st.integers(1, 2), depth=st.integers(1, 2), seed=st.integers(0, 2**16),
+    norm=st.booleans(), projection=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=15)
 def test_in_a_residual_block_branch_and_shortcut_share_the_flow(scorer, width, blocks, depth, seed, norm, projection):
