@@ -63,7 +63,7 @@ class Net(nn.Module):
         sizes = [CHANNELS, *plan.widths]
         strides = plan.strides or (1,) * len(plan.widths)
         layers, norms = [], []
-        for a, b, stride in zip(sizes, sizes[1:], strides):
+        for a, b, stride in zip(sizes, plan.widths, strides):
             layers.append(nn.Conv2d(a, b, 3, stride, 1, bias=plan.bias) if plan.image else nn.Linear(a, b, plan.bias))
             norms.append(self._norm(b))
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
@@ -157,12 +157,10 @@ def test_flow_is_conserved_through_every_layer_and_every_unit_of_a_chain(scorer,
     layers = list(scores.values())
     totals = torch.stack([s.sum() for s in layers])
     close(totals, totals[:1].expand_as(totals), 1e-9, "layer totals")  # flow is conserved
-    width = len(plan.widths)
     for i, (into, out) in enumerate(itertools.pairwise(layers)):
         arriving = into.flatten(1).sum(1)
         # positions of a channel lie side by side where they are flattened into the head
-        leaving = (out.view(CLASSES, len(arriving), -1) if i == width - 1 else out.flatten(2) if out.dim() > 2
-                   else out.unsqueeze(-1)).sum((0, 2))  # fmt: skip
+        leaving = out.view(len(out), len(arriving), -1).sum((0, 2))
         close(arriving, leaving, 1e-9, f"units behind layer {i}")
 
 
@@ -220,6 +218,9 @@ def test_in_a_residual_block_branch_and_shortcut_share_the_flow(scorer, width, b
         branch = torch.stack([total[f"branches.{i}.{j}.weight"] for j in range(depth)])
         close(branch, branch[:1].expand_as(branch), 1e-9, "layers of one branch")
         close(branch[0] + total[f"cuts.{i}.weight"], total["stem.weight"], 1e-9, "branch and shortcut")
+        assert total[f"cuts.{i}.weight"] > 0, "nothing takes the shortcut"
+        # on real data all gates of a branch may be shut
+        assert branch[0] > 0 or scorer == "px-path", "nothing takes the branch"
     if not projection:  # a shortcut that is not written out takes the same share, unseen
         plain = hf_px.score(Residual(width, blocks, depth, "identity", seed, norm), scorer, batches)
         for name, s in plain.items():
@@ -252,9 +253,14 @@ def pruned(model, scorer, **options):
             assume(False)
 
 
+def coarse(model, weights, batches, *, generator):
+    """Many equal scores: ties everywhere."""
+    return {name: (3 * w).round().abs() for name, w in weights.items()}
+
+
 @given(
     plan=plans(),
-    scorer=st.sampled_from(["magnitude", "random", "snip", "synflow", "px", "force"]),
+    scorer=st.sampled_from(["magnitude", "random", "snip", "synflow", "px", "force", coarse]),
     scope=st.sampled_from(["global", "layer", "erk"]),
     schedule=st.sampled_from(["exponential", "linear", "one-shot"]),
     rounds=st.integers(1, 4),
@@ -290,13 +296,12 @@ def test_counts_are_exact_for_every_scope_schedule_and_sparsity(plan, scorer, sc
 def test_n_of_every_m_neighbours_survive(inputs, outputs, groups, scorer, rounds, image, seed):
     n, m = groups
     torch.manual_seed(seed)
+    width = 4 * inputs  # whole groups
     if image:
-        model, shape = (
-            nn.Sequential(nn.Conv2d(4 * inputs, 4, 3), nn.ReLU(), nn.Conv2d(4, outputs, 1)),
-            (4 * inputs, 4, 4),
-        )
+        model = nn.Sequential(nn.Conv2d(width, 4, 3), nn.ReLU(), nn.Conv2d(4, outputs, 1))
     else:
-        model, shape = nn.Sequential(nn.Linear(4 * inputs, 4), nn.ReLU(), nn.Linear(4, outputs)), (4 * inputs,)
+        model = nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, outputs))
+    shape = (width, 4, 4) if image else (width,)
     mask = pruned(model, scorer, scope=f"{n}:{m}", rounds=rounds, input_size=shape)
     for bits in mask.bits.values():
         assert (bits.movedim(1, -1).reshape(-1, m).sum(1) == n).all()
