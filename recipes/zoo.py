@@ -1,4 +1,4 @@
-"""Vision architectures to try hf_px on: real families of timm and transformers, made narrow, and some in full.
+"""Vision architectures to try hf_px on: real families of timm and transformers, made narrow.
 
 `ZOO` is read by recipes/architectures.py, which prints the table of what works, and by tests/laws/test_sweep.py.
 A new architecture is one line in it.
@@ -25,7 +25,6 @@ class Architecture:
     build: Callable[[], nn.Module]
     size: int  # pixels; large enough for batch norm to see several positions in the last map
     no_paths: str | None = None  # a model that cannot be run as its paths: what the error says of it
-    full: bool = False  # as published, not made narrow: seconds to minutes for all scorers
 
     def model(self) -> nn.Module:
         """The network at seeded random weights, in training mode."""

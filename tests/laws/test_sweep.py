@@ -75,7 +75,7 @@ def attempt(arch, scorer, model, batches):
 @pytest.mark.filterwarnings("ignore:.*score exactly zero:UserWarning")  # queries, keys and the like: expected
 @pytest.mark.parametrize(
     "arch",
-    [pytest.param(a, id=a.name.replace(" ", "-"), marks=[pytest.mark.slow] if a.full else []) for a in ZOO],
+    [pytest.param(a, id=a.name.replace(" ", "-")) for a in ZOO],
 )
 def test_every_scorer_works_or_says_why_not(arch):
     model, batches = arch.model(), arch.batches()
@@ -92,7 +92,7 @@ def test_every_scorer_works_or_says_why_not(arch):
 
 
 def test_the_sweep_is_as_wide_as_it_says():
-    narrow = [a.name for a in ZOO if not a.full]
+    narrow = [a.name for a in ZOO]
     assert len(set(narrow)) == len(narrow)
     assert len([name for name in narrow if not name.startswith("transformers")]) >= 25
     assert {"transformers ResNet", "transformers ViT", "transformers Dinov2"} <= set(narrow)
