@@ -1,17 +1,22 @@
-"""One place for what all tests share: no network, a cache of their own, ../shared if it is there."""
+"""One place for what all tests share: a Hub on loopback and no other network, caches of their own, ../shared if there."""
 
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hub.loopback import LoopbackHub
 from hypothesis import settings
 
-# read when huggingface_hub and datasets are imported, so set before any test file is
-os.environ["HF_HUB_OFFLINE"] = "1"
-_CACHE = tempfile.mkdtemp(prefix="hf-px-datasets-")
-os.environ["HF_DATASETS_CACHE"] = _CACHE
+# read when huggingface_hub and datasets are imported, so set before any test file is. Whatever asks for the Hub gets
+# this one, which is empty but for what a test puts there; a token or a cache of who runs the tests must not leak in
+SERVER = LoopbackHub().start()
+HOME = tempfile.mkdtemp(prefix="hf-px-tests-")
+for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_OFFLINE"):
+    os.environ.pop(_name, None)
+os.environ.update(SERVER.env, HF_HOME=HOME, HF_HUB_DISABLE_PROGRESS_BARS="1")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 # read by torch: one thread per process. Beside another busy process, two threads on two cores wait for each other
 # at every small operation, and tests take five times as long
@@ -24,7 +29,25 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(_CACHE, ignore_errors=True)
+    SERVER.stop()
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """An empty Hub with two users, alice (token hf_alice) and bob (hf_bob), and an empty cache to download into."""
+    from huggingface_hub import constants
+    from huggingface_hub.hf_file_system import HfFileSystem
+
+    SERVER.reset()
+    SERVER.add_user("alice", token="hf_alice")
+    SERVER.add_user("bob", token="hf_bob")
+    # read at each call, so that it can change after the import, where no `cache_dir` is given
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    # fsspec keeps file systems and their listings for the life of the process: the last test's repos
+    HfFileSystem.clear_instance_cache()
+    yield SERVER
+    SERVER.clear_faults()
 
 
 @pytest.fixture(scope="session")

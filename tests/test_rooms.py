@@ -18,7 +18,7 @@ LEVELS = [
     ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "models"],
     ["forward", "linearize"],
     ["scorers"],
-    ["rounds", "keep", "analysis"],
+    ["rounds", "zeros", "analysis"],
     ["hub", "store"],
     ["data", "metrics", "train", "cli"],
 ]
