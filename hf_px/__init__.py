@@ -1,25 +1,53 @@
-"""hf_px: find lottery tickets inside vision models, before training.
+"""hf_px: find lottery tickets inside vision models, before training, and share them.
 
 mask = hf_px.prune(model, "px", sparsity=0.982, batches=batches)
 mask.apply_(model)
-print(hf_px.summary(model, mask))
+hf_px.keep(model, mask, optimizer)  # then train as usual
+hf_px.Ticket(model, mask, scorer="px").push_to_hub("me/my-ticket")
+model = hf_px.from_pretrained("me/my-ticket")
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis import summary
+    from .hub.ticket import Ticket, from_pretrained
+    from .hub.trainer import KeepZeros
     from .mask import Mask
     from .rounds import list_scorers, prune, score
+    from .zeros import keep
 
 __version__ = "0.1.0"
-__all__ = ["Mask", "__version__", "list_scorers", "prune", "score", "summary"]
+__all__ = [
+    "KeepZeros",
+    "Mask",
+    "Ticket",
+    "__version__",
+    "from_pretrained",
+    "keep",
+    "list_scorers",
+    "prune",
+    "score",
+    "summary",
+]
 
 # name -> room; imported on first use, so that `import hf_px` and `hf-px --help` are quick
-_ROOMS = {"Mask": "mask", "list_scorers": "rounds", "prune": "rounds", "score": "rounds", "summary": "analysis"}
+_ROOMS = {
+    "KeepZeros": "hub.trainer",
+    "Mask": "mask",
+    "Ticket": "hub.ticket",
+    "from_pretrained": "hub.ticket",
+    "keep": "zeros",
+    "list_scorers": "rounds",
+    "prune": "rounds",
+    "score": "rounds",
+    "summary": "analysis",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -32,3 +60,34 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _WithTransformers:
+    """transformers looks up in a registry of its own how to load a ticket: hf_px must be in there by then.
+
+    To import transformers for that would make `import hf_px` take five seconds instead of none. So the registration
+    waits until somebody imports the module that has from_pretrained, and is done when that import is.
+    """
+
+    MODULE = "transformers.modeling_utils"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.MODULE:
+            return None
+        sys.meta_path.remove(self)  # the search below must not come back here
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: Any) -> None:
+                load(module)
+                importlib.import_module(".hub.transformers", __name__)
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if _WithTransformers.MODULE in sys.modules:
+    importlib.import_module(".hub.transformers", __name__)
+else:
+    sys.meta_path.insert(0, _WithTransformers())

@@ -23,3 +23,7 @@ class CollapseError(HfPxError):
 
 class DisagreementError(HfPxError):
     """Processes that should hold the same mask do not."""
+
+
+class TicketError(HfPxError):
+    """A ticket cannot be read, or must not be written: damaged, not a ticket, or not true to its mask."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -57,13 +57,14 @@ def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:
     return mask, notes
 
 
-def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
     """Write beside `path`, then rename: readers see the old file or the new one, never half of one."""
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(beside, "wb") as file:
-            file.write(data)
+            for piece in [data] if isinstance(data, bytes) else data:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())  # or a power cut may leave the new name with no content
         os.replace(beside, path)

@@ -1,4 +1,4 @@
-"""One place for what all tests share: a Hub on loopback and no other network, caches of their own, ../shared if there."""
+"""What all tests share: a Hub on loopback and no other network, caches of their own, ../shared if it is there."""
 
 import os
 import shutil

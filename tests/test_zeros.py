@@ -17,8 +17,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from hf_px.errors import UnsupportedModelError
-from hf_px.zeros import _Zeros, keep, violations
 from hf_px.mask import Mask
+from hf_px.zeros import _Zeros, keep, violations
 
 # timm, accelerate and transformers are imported where they are used: the processes of the DDP test need none of them
 

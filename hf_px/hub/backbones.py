@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
+from ..errors import TicketError
 from ..models import MODELS
+from .architecture import check_timm, transformers_class
+from .remote import Source, explained
 
 
 def load_model(name: str, pretrained: bool | None, num_classes: int | None, seed: int) -> nn.Module:
@@ -79,6 +83,33 @@ def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> 
         return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
     except (OSError, ValueError) as error:
         raise ValueError(f"{name}: not loaded as an image classifier of transformers: {_first_line(error)}") from error
+
+
+def load_base(
+    record: Mapping[str, Any], base: str, revision: str, num_classes: int | None
+) -> tuple[nn.Module, list[str]]:
+    """(the model of a ticket's record with the weights of its base, the tensors that the base does not have)."""
+    source = Source.of(base, revision=revision)
+    if source.file("config.json") is None:
+        raise TicketError(f"{base}: has no config.json at {revision}; is it a model?")
+    with explained(base, revision):
+        if "model_type" in record:
+            cls, settings = transformers_class(record, num_classes)
+            model, info = cls.from_pretrained(
+                base, revision=revision, config=settings, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+            return model.eval(), sorted({*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
+        args = check_timm(record)
+        count = record.get("num_classes") if num_classes is None else num_classes
+        model = timm.create_model(f"hf-hub:{base}@{revision}", pretrained=True, num_classes=count, **args)
+    config: Any = model.pretrained_cfg
+    if config.get("architecture") != record["architecture"]:
+        raise TicketError(f"{base} is a {config.get('architecture')}, the ticket's is a {record['architecture']}")
+    heads = config.get("classifier") or ()
+    heads = [heads] if isinstance(heads, str) else heads
+    new = count != config.get("num_classes")  # timm leaves out a head of another size
+    own = dict(model.named_parameters())
+    return model.eval(), [n for n in own if new and n.rpartition(".")[0] in heads]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,196 @@
+"""describe(model) → a record, build(record) → the module without its weights: what config.json says of a ticket.
+
+The record is the Hub's own: a transformers config, or timm's (architecture, num_classes, model_args, pretrained_cfg),
+so that readers without hf_px understand it. It comes from strangers: names are looked up among what timm, transformers
+and hf_px have, never imported; arguments are numbers and words, never files to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ..errors import TicketError
+from ..models import MODELS
+
+# where timm would fetch weights from, and what it would do to a checkpoint of its own that a ticket's has behind it
+_NOT_OURS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
+_MAX_WEIGHTS = 2**34  # 64 GiB of float32: no vision model, but what a damaged config may ask for
+# arguments of timm.create_model that read files or the network
+_NOT_ARGUMENTS = {
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+    "features_only",
+}
+
+
+def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The record of a model; `model_args` are what a timm model was created with beyond its name and num_classes."""
+    if isinstance(model, transformers.PreTrainedModel):
+        record = json.loads(model.config.to_json_string(use_diff=True))
+        for key in ("quantization_config", "transformers_weights", "auto_map"):
+            record.pop(key, None)
+        name = type(model).__name__
+        if getattr(transformers, name, None) is type(model):
+            return record | {"architectures": [name], "dtype": str(model.dtype).removeprefix("torch.")}
+        return _custom(model)
+    config = getattr(model, "pretrained_cfg", None)
+    known = config.get("architecture") if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping) or not (known in MODELS or (isinstance(known, str) and timm.is_model(known))):
+        return _custom(model)
+    kept = {
+        k: v for k, v in config.items() if k not in _NOT_OURS and (v is not None or k in ("first_conv", "classifier"))
+    }
+    kept.pop("architecture")
+    args = dict(model_args or {})
+    if known in MODELS and config["input_size"][0] != 3:
+        args.setdefault("in_chans", config["input_size"][0])
+    if args.get("in_chans", 3) != 3:
+        kept["first_conv"] = None  # or timm takes the stored weights for a three-channel stem, and changes them
+    record = {"architecture": known, "num_classes": getattr(model, "num_classes", 0), "pretrained_cfg": kept}
+    if hasattr(model, "num_features"):
+        record["num_features"] = model.num_features
+    if args:
+        record["model_args"] = args
+    try:
+        record = json.loads(json.dumps(record))  # tuples become lists now, not after a round trip
+    except (TypeError, ValueError) as error:
+        raise TicketError(f"model_args: {error}; a ticket stores numbers, words and lists of them") from error
+    _compare(model, record)
+    return record
+
+
+def _custom(model: nn.Module) -> dict[str, Any]:
+    return {"custom": f"{type(model).__module__}.{type(model).__qualname__}"}
+
+
+def _compare(model: nn.Module, record: dict[str, Any]) -> None:
+    """See that the record leads back to this model, before anything is written."""
+    own = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    try:
+        built = shapes(record)
+    except TicketError as error:
+        raise TicketError(f"the model cannot be built from what it says of itself: {error}") from error
+    odd = sorted(name for name in own.keys() | built.keys() if own.get(name) != built.get(name))
+    if odd:
+        raise TicketError(
+            f"{odd[0]}: {own.get(odd[0], 'missing')} here, {built.get(odd[0], 'missing')} in a new "
+            f"{record['architecture']}; pass model_args=, the keyword arguments it was created with"
+        )
+
+
+def shapes(record: Mapping[str, Any], num_classes: int | None = None) -> dict[str, tuple[int, ...]]:
+    """{state_dict name: shape} of the module that the record stands for; takes no memory."""
+    with torch.device("meta"):
+        return {name: tuple(t.shape) for name, t in _module(record, num_classes).state_dict().items()}
+
+
+def build(record: Mapping[str, Any], num_classes: int | None = None) -> nn.Module:
+    """The module, with weights as a new one has them."""
+    total = sum(_product(shape) for shape in shapes(record, num_classes).values())
+    if total > _MAX_WEIGHTS:
+        raise TicketError(f"config.json asks for {total:,} weights; the file is damaged")
+    return _module(record, num_classes).eval()
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    product = 1
+    for side in shape:
+        product *= side
+    return product
+
+
+def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+    if "custom" in record:
+        raise TicketError(
+            f"this ticket is of a {record['custom']}, which neither timm, transformers nor hf_px can build; "
+            "build it yourself and call Ticket.from_pretrained(…).to_model(into=module)"
+        )
+    try:
+        if "model_type" in record:
+            return _from_transformers(record, num_classes)
+        if "architecture" in record:
+            return _from_timm(record, num_classes)
+    except (TicketError, ImportError):
+        raise
+    except Exception as error:  # what a stranger's numbers do to a constructor can be anything
+        name = record.get("architecture") or record.get("model_type")
+        raise TicketError(f"config.json: {name} cannot be built with these settings ({_brief(error)})") from error
+    raise TicketError("config.json names neither a model_type nor an architecture; is this a model's?")
+
+
+def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tuple[Any, Any]:
+    """(model class, config) of a transformers record; both are transformers' own."""
+    kind, names = record["model_type"], record.get("architectures")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise TicketError(f"config.json: transformers {transformers.__version__} knows no model type {kind!r}")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    cls = getattr(transformers, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
+        raise TicketError(f"config.json: transformers {transformers.__version__} has no model {names!r}")
+    if record.get("use_pretrained_backbone"):
+        raise TicketError("config.json: use_pretrained_backbone would fetch other weights; a ticket brings its own")
+    if kind == "timm_wrapper":
+        check_timm(record)
+    known = {key: value for key, value in record.items() if key not in ("auto_map", "quantization_config")}
+    config = transformers.CONFIG_MAPPING[kind].from_dict(known)
+    if num_classes is not None:
+        config.num_labels = num_classes
+    return cls, config
+
+
+def _from_transformers(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+    cls, config = transformers_class(record, num_classes)
+    dtype = record.get("dtype")
+    return cls._from_config(config, dtype=getattr(torch, dtype) if dtype in ("float16", "bfloat16") else torch.float32)
+
+
+def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+    args = check_timm(record)
+    name = record["architecture"]
+    count = record.get("num_classes") if num_classes is None else num_classes
+    if not isinstance(count, int) or count < 0:
+        raise TicketError(f"config.json: num_classes is {count!r}, not a number of classes")
+    if name in MODELS:
+        return MODELS[name](num_classes=count, **args)
+    config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _NOT_OURS}
+    return timm.create_model(name, num_classes=count, pretrained_cfg=config | {"architecture": name}, **args)
+
+
+def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
+    name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
+    if not isinstance(name, str) or not (name in MODELS or (name.isidentifier() and timm.is_model(name))):
+        raise TicketError(f"config.json: timm {timm.__version__} knows no model {name!r}; is a newer timm needed?")
+    if not isinstance(args, dict) or not isinstance(config, dict):
+        raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")
+    if odd := sorted(_NOT_ARGUMENTS & args.keys()):
+        raise TicketError(f"config.json: model_args may not set {odd[0]}, which would read other files; refused")
+    return args
+
+
+def new_head(record: Mapping[str, Any], state: Mapping[str, Tensor], num_classes: int | None) -> list[str]:
+    """Tensors of `state` that a module with `num_classes` classes draws anew; a TicketError for any other misfit."""
+    expected = shapes(record, num_classes)
+    if odd := sorted(state.keys() ^ expected.keys()):
+        where = "the architecture" if odd[0] in expected else "the ticket"
+        raise TicketError(f"{odd[0]}: only {where} has this tensor; is the ticket one for another architecture?")
+    misfits = [name for name, tensor in state.items() if tuple(tensor.shape) != expected[name]]
+    for name in misfits:
+        have, want = tuple(state[name].shape), expected[name]
+        # a head differs in its first side alone, the classes
+        if num_classes is None or have[1:] != want[1:] or want[0] != num_classes:
+            raise TicketError(f"{name}: {have} in the ticket, {want} in the architecture; is it for another one?")
+    return misfits
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split())[:200]

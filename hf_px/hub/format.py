@@ -1,0 +1,458 @@
+"""Packed tensors: θ ⊙ M as its kept values and the gaps between them. Format version 1.
+
+A ticket file is a safetensors file, data only. All integers are little-endian; bit j of a bit stream is bit j mod 8
+(the least significant is bit 0) of byte j div 8. Weights are counted in row-major order.
+
+Each masked tensor NAME, of shape d_1 … d_n, is stored as
+
+    NAME:values   [kept]   its kept weights, in its own dtype; absent where a file holds masks only
+    NAME:mask     uint8    the stream below
+
+    byte 0        u8       version of the stream: 1
+         1        u8       side: 1 if the positions below are the kept ones, 0 if they are the pruned ones
+         2        u8       k, at most 32
+         3        u8       n, at most 16
+         4        u32      CRC-32 (IEEE) of all that follows in the stream, then of the bytes of NAME:values if there
+         8        u64      kept
+        16        u64 x n  d_1 … d_n
+    then                   ⌈U/8⌉ bytes: the quotients;  ⌈count·k/8⌉ bytes: the remainders
+
+`count` is `kept` on side 1 and Π d - kept on side 0. Positions p_0 < p_1 < … have gaps g_i = p_i - p_{i-1} - 1 with
+p_{-1} = -1. Rice's code splits a gap at bit k: the quotient g_i >> k is written as that many 0 bits and a 1 bit, U bits
+in all; the k low bits of g_i are bits i·k … i·k + k - 1 of the remainders, the lowest first. Unused bits of a last
+byte are 0. With k = 0 the quotients are the bitmap itself. A writer takes the rarer side (the kept one if even) and the
+smallest of the k that need the fewest bits; a reader need not care. Gaps of a random mask are geometric, for which
+Rice's code is within a few per cent of the entropy; the two parts apart, not interleaved, can be read by whole arrays.
+
+Every other tensor (biases, normalisation, buffers) is stored as it is, under its own name. The header's
+`__metadata__` holds `format` = "pt" and `hf_px`, a JSON object:
+
+    version   1
+    weights   "packed": as above.  "dense": this file holds plain tensors with their zeros, and no NAME:mask; `masks`
+              is {NAME: the stream in base64}.  "base": masks only; the weights are those of the model named in `ticket`
+    digest    SHA-256 of the mask: for each NAME in order of code points, NAME, a 0 byte, the shape as Python prints a
+              tuple, a 0 byte, and the bitmap
+    crc32     eight hexadecimal digits for each NAME in order of code points: of a plain tensor its CRC-32, of a masked
+              one that in its stream
+    tied      {alias: NAME}: another name of the same tensor
+    renamed   {NAME: name in the model's own state_dict}, where the two differ
+    pair      in the dense copy that lies beside a packed file: SHA-256 of that file's crc32
+    model     how to build the module: what config.json says, as it was when this file was written
+    ticket    where the ticket comes from
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import TicketError
+from ..mask import Mask
+from ..store import write_atomic
+
+VERSION = 1
+PACKED = "ticket.safetensors"  # not model.safetensors: a reader without hf_px would take it for random weights
+DENSE = "model.safetensors"
+VALUES, MASK = ":values", ":mask"
+_HEAD = struct.Struct("<BBBBIQ")
+_MAX_K, _MAX_DIMS = 32, 16
+# what a file may grow to in memory: a few hundred times at 99.9 %, since biases and normalisation stay; not without end
+_ROOM, _GROWTH = 64 * 2**20, 1024
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A decoded NAME:mask: the shape, and the positions of one side."""
+
+    crc32: int
+
+    shape: tuple[int, ...]
+    kept: int
+    positions: np.ndarray  # int64, ascending
+    side: bool  # are these the kept ones?
+
+    def bits(self) -> Tensor:
+        flat = np.full(math.prod(self.shape), not self.side)
+        flat[self.positions] = self.side
+        return torch.from_numpy(flat).reshape(self.shape)
+
+    def weight(self, values: Tensor) -> Tensor:
+        """θ ⊙ M: the values where the mask is 1, zeros elsewhere."""
+        # as whole numbers of the same width: numpy has no bfloat16. numpy, not torch: its zeros are free until written
+        kind = np.dtype(f"u{values.element_size()}")
+        flat = np.zeros(math.prod(self.shape), kind)
+        # by position: numpy assigns by bitmap five times more slowly
+        positions = self.positions if self.side else np.flatnonzero(self.bits().reshape(-1).numpy())
+        flat[positions] = _bytes(values).view(kind)
+        return torch.from_numpy(flat.view(np.uint8)).view(values.dtype).reshape(self.shape)
+
+
+def encode(bits: Tensor, values: Tensor | None = None) -> Tensor:
+    """The stream of one mask; `values`, if stored beside it, go into its checksum."""
+    flat = bits.detach().cpu().contiguous().reshape(-1).numpy()
+    kept = int(flat.sum())
+    side = 2 * kept <= flat.size
+    gaps = np.diff(np.flatnonzero(flat == side), prepend=-1) - 1
+    k = 0
+    # Σ ⌊g/2^k⌋ is convex in k: the first minimum is the minimum
+    while k < _MAX_K and len(gaps) + int((gaps >> (k + 1)).sum()) < int((gaps >> k).sum()):
+        k += 1
+    quotients = np.zeros(len(gaps) + int((gaps >> k).sum()), np.uint8)
+    quotients[np.cumsum((gaps >> k) + 1) - 1] = 1
+    remainders = (gaps[:, None] >> np.arange(k)).astype(np.uint8) & 1
+    body = b"".join(
+        [
+            struct.pack(f"<Q{bits.dim()}Q", kept, *bits.shape),
+            np.packbits(quotients, bitorder="little").tobytes(),
+            np.packbits(remainders, bitorder="little").tobytes(),
+        ]
+    )
+    head = struct.pack("<BBBBI", VERSION, side, k, bits.dim(), _crc32(body, values))
+    return torch.frombuffer(bytearray(head + body), dtype=torch.uint8)
+
+
+def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: bool = True) -> Stream:
+    """Read one NAME:mask; a TicketError says what is wrong. No array is made for more than `limit` weights.
+
+    `check=False` leaves out the checksum, for a stream that has passed it and whose values are no longer at hand.
+    """
+    if stream.dtype is not torch.uint8 or stream.dim() != 1:
+        raise TicketError(f"a mask is a row of bytes, this is {stream.dtype} of shape {tuple(stream.shape)}")
+    data = _bytes(stream)
+    if len(data) < _HEAD.size:
+        raise TicketError(f"a mask of {len(data)} bytes is cut short")
+    version, side, k, dims, crc, kept = _HEAD.unpack_from(data.data)
+    if version != VERSION:
+        raise TicketError(f"mask stream version {version}, this hf_px reads {VERSION}; upgrade hf-px")
+    start = _HEAD.size + 8 * dims
+    if side > 1 or k > _MAX_K or dims > _MAX_DIMS or len(data) < start:
+        raise TicketError("the head of the mask makes no sense; the file is damaged")
+    shape = struct.unpack(f"<{dims}Q", data[_HEAD.size : start].tobytes())
+    total = math.prod(shape)  # Python's whole numbers do not overflow
+    if total > limit:
+        raise TicketError(f"shape {shape} is {total:,} weights, more than this file can stand for ({limit:,})")
+    if kept > total:
+        raise TicketError(f"{kept:,} weights kept of {total:,}; the file is damaged")
+    if values is not None and (values.dim() != 1 or len(values) != kept):
+        raise TicketError(f"{kept:,} weights kept, but values of shape {tuple(values.shape)}; the file is damaged")
+    if check and _crc32(data[8:].data, values) != crc:
+        raise TicketError("the checksum does not match; the file is damaged")
+    count = kept if side else total - kept
+    split = len(data) - (count * k + 7) // 8
+    if split < start:
+        raise TicketError(f"{count:,} gaps do not fit in {len(data):,} bytes; the file is damaged")
+    quotients = np.unpackbits(data[start:split], bitorder="little").view(bool)  # numpy searches bytes far more slowly
+    # counted before positions are made: eight bytes for a set bit
+    if np.count_nonzero(quotients) != count or (split - start) != _bytes_up_to_last(quotients):
+        raise TicketError(f"{count:,} gaps expected, the stream holds others; the file is damaged")
+    ones = np.flatnonzero(quotients)
+    if k == 0:
+        positions = ones
+    else:
+        gaps = np.diff(ones, prepend=-1) - 1
+        low = np.unpackbits(data[split:], count=count * k, bitorder="little").reshape(count, k)
+        remainders = low @ (1 << np.arange(k))
+        if (int(gaps.sum()) << k) + int(remainders.sum()) + count > total:
+            raise TicketError("gaps run past the end of the tensor; the file is damaged")
+        positions = np.cumsum((gaps << k) + remainders + 1) - 1
+    if count and positions[-1] >= total:
+        raise TicketError("gaps run past the end of the tensor; the file is damaged")
+    return Stream(crc, shape, kept, positions, bool(side))
+
+
+def _bytes_up_to_last(bits: np.ndarray) -> int:
+    last = np.flatnonzero(bits[-8:])  # unused bits are fewer than eight
+    return (len(bits) - min(len(bits), 8) + int(last[-1]) + 8) // 8 if len(last) else 0
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _crc32(body: bytes | memoryview, values: Tensor | None) -> int:
+    crc = zlib.crc32(body)
+    return crc if values is None else zlib.crc32(_bytes(values).data, crc)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one ticket file says."""
+
+    weights: str  # "packed", "dense" or "base"
+    tensors: dict[str, Tensor] | None  # the whole state but for tied names, by the names of the file; None: not here
+    model: dict[str, Any]
+    ticket: dict[str, Any]
+    make_mask: Callable[[], Mask]  # put off: who wants the weights alone does not pay for it
+    tied: dict[str, str] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    pair: str = ""
+
+    @cached_property
+    def mask(self) -> Mask:
+        """By the names of the file."""
+        return self.make_mask()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """By the model's own names, tied ones included."""
+        tensors = self.tensors or {}
+        whole = tensors | {alias: tensors[name] for alias, name in self.tied.items()}
+        return {self.renamed.get(name, name): tensor for name, tensor in whole.items()}
+
+    def own_mask(self) -> Mask:
+        """By the model's own names, tied ones included."""
+        bits = dict(self.mask.bits)
+        bits |= {alias: bits[name] for alias, name in self.tied.items() if name in bits}
+        return Mask({self.renamed.get(name, name): b for name, b in bits.items()})
+
+
+def write(path: str | os.PathLike[str], contents: Contents) -> None:
+    """One ticket file, whole or not at all; equal contents give equal bytes."""
+    write_atomic(path, chunks(contents))
+
+
+def chunks(contents: Contents) -> Iterator[bytes]:
+    """The bytes of a ticket file, piece by piece."""
+    mask, tensors = contents.mask, contents.tensors or {}
+    stored: dict[str, Tensor] = {}
+    crc32: dict[str, int] = {}
+    masks: dict[str, str] = {}
+    for name in tensors or mask.bits:
+        if name not in mask.bits or contents.weights == "dense":
+            stored[name] = tensors[name]
+            crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
+            masks |= {name: text_of(mask.bits[name])} if name in mask.bits else {}
+            continue
+        bits, values = mask.bits[name], None
+        if contents.weights == "packed":
+            values = stored[name + VALUES] = tensors[name].detach()[bits.to(tensors[name].device)]
+        stream = stored[name + MASK] = encode(bits, values)
+        crc32[name] = _HEAD.unpack_from(_bytes(stream).data)[4]
+    yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header(contents, crc32, masks)})
+
+
+def header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str]) -> str:
+    """The `hf_px` object, as text."""
+    told = {
+        "version": VERSION,
+        "weights": contents.weights,
+        "digest": contents.mask.digest(),
+        "crc32": "".join(f"{crc32[name]:08x}" for name in sorted(crc32)),
+        "masks": masks,
+        "tied": contents.tied,
+        "renamed": contents.renamed,
+        "pair": contents.pair,
+        "model": contents.model,
+        "ticket": contents.ticket,
+    }
+    return as_json({key: value for key, value in told.items() if value})
+
+
+def pair(path: str | os.PathLike[str]) -> str:
+    """Of a packed file: by which its dense copy is known."""
+    told = told_by(path) or {}
+    return hashlib.sha256(str(told.get("crc32")).encode()).hexdigest()
+
+
+def text_of(bits: Tensor) -> str:
+    """The stream of a mask in base64, as the header of a dense copy holds it."""
+    return base64.b64encode(_bytes(encode(bits)).tobytes()).decode()
+
+
+def as_json(value: Any) -> str:
+    """Short, and the same for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def safetensors_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes]:
+    """A safetensors file, piece by piece. Not safetensors.save: that writes metadata in a new order every time."""
+    # wide types first, so that each tensor starts at a multiple of its width; else as they come, from input to output
+    names = sorted(tensors, key=lambda name: -tensors[name].element_size())
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise TicketError(f"{name}: {tensor.dtype} has no place in a safetensors file; convert it first")
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for name in names:
+        yield _bytes(tensors[name]).tobytes()
+
+
+def bound(contents: Contents) -> int:
+    """Bytes that no coding of random masks beats: stored values at their own width, and Σ n·H(kept/n) bits."""
+    tensors, bits = contents.tensors or {}, contents.mask.bits
+    whole = sum(t.numel() * t.element_size() for name, t in tensors.items() if name not in bits)
+    parts = [(int(b.sum()), b.numel(), tensors[name].element_size()) for name, b in bits.items()]
+    return math.ceil(whole + sum(kept * width + n * _entropy(kept, n) / 8 for kept, n, width in parts))
+
+
+def _entropy(kept: int, total: int) -> float:
+    """H(p) = -p log₂ p - (1 - p) log₂ (1 - p), in bits, for p = kept / total."""
+    shares = [count / total for count in (kept, total - kept) if 0 < count < total]
+    return -sum(p * math.log2(p) for p in shares)
+
+
+def told_by(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The `hf_px` object in a safetensors file's header; None if it has none. No tensor is read."""
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get("hf_px")
+    except (SafetensorError, OSError) as error:
+        raise TicketError(f"{path}: not a safetensors file, or cut short ({error})") from error
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TicketError(f"{path}: the hf_px record in the header is not JSON ({error})") from error
+    if not isinstance(told, dict):
+        raise TicketError(f"{path}: the hf_px record in the header is not an object; the file is damaged")
+    if told.get("version") != VERSION:
+        raise TicketError(f"{path}: ticket format {told.get('version')!r}, this hf_px reads {VERSION}; upgrade hf-px")
+    return told
+
+
+def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
+    """Read a ticket file and check it against its own checksums; every fault is a TicketError that names it.
+
+    `weights=False` leaves the weights where they are.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise TicketError(f"{path}: there is no such file")
+    told = told_by(path)
+    if told is None:
+        raise TicketError(f"{path}: a safetensors file, but not a ticket of hf_px")
+    kind = told.get("weights")
+    if kind not in ("packed", "dense", "base"):
+        raise TicketError(f"{path}: weights {kind!r} are neither packed, dense nor base; the file is damaged")
+    objects = {key: told.get(key, {}) for key in ("model", "ticket", "tied", "renamed", "masks")}
+    for key, value in objects.items():
+        if not isinstance(value, dict):
+            raise TicketError(f"{path}: {key} in the header is not an object; the file is damaged")
+        if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
+            raise TicketError(f"{path}: {key} in the header does not hold text; the file is damaged")
+    with safe_open(path, framework="pt") as file:
+        names = file.offset_keys()  # in the order of the data, which is the model's
+        masked, plain = _sorted_out(path, names, kind, objects["masks"])
+        streams: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
+        crc32: dict[str, int] = {}
+        left = _ROOM + _GROWTH * path.stat().st_size  # what this file may ask for, all its tensors together
+        for name in masked:
+            with _blame(path, name):
+                stream = _from_base64(objects["masks"][name]) if kind == "dense" else file.get_tensor(name + MASK)
+                values = file.get_tensor(name + VALUES) if kind == "packed" else None
+                streams[name] = stream
+                width = 1 + (values.element_size() if values is not None else 0)
+                found = decode(stream, values, limit=left // width)
+                left -= math.prod(found.shape) * width
+                if kind == "dense" and file.get_slice(name).get_shape() != list(found.shape):
+                    raise TicketError(f"its mask is of shape {found.shape}; the file is damaged")
+                crc32[name] = found.crc32
+                if values is not None and weights:
+                    tensors[name] = found.weight(values)
+        if weights or kind != "dense":
+            for name in plain:
+                tensors[name] = file.get_tensor(name)
+                crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
+            _check(path, crc32, told.get("crc32"), may_be_absent=kind == "dense")
+    order = [name.removesuffix(VALUES) for name in names if not name.endswith(MASK)]
+    for alias, name in objects["tied"].items():
+        if name not in (masked if kind == "base" else {*masked, *plain}):
+            raise TicketError(f"{path}: {alias} is tied to {name}, which is not there; the file is damaged")
+
+    def mask() -> Mask:
+        mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
+        if mask.digest() != told.get("digest"):
+            raise TicketError(f"{path}: the mask does not have the digest that it was saved with; the file is damaged")
+        return mask
+
+    return Contents(
+        kind,
+        {name: tensors[name] for name in order} if weights and kind != "base" else None,
+        objects["model"],
+        objects["ticket"],
+        mask,
+        objects["tied"],
+        objects["renamed"],
+        str(told.get("pair", "")),
+    )
+
+
+@contextmanager
+def _blame(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except TicketError as error:
+        raise TicketError(f"{path}: {name}: {error}") from error
+
+
+def _sorted_out(path: Path, names: list[str], weights: str, masks: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(masked tensors, plain ones); each masked one has all its parts, and each part its place."""
+    if weights == "dense":
+        for name in masks:
+            if name not in names:
+                raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
+        return [name for name in names if name in masks], names
+    streams = [name.removesuffix(MASK) for name in names if name.endswith(MASK)]
+    values = {name.removesuffix(VALUES) for name in names if name.endswith(VALUES)}
+    plain = [name for name in names if not name.endswith((MASK, VALUES))]
+    odd = sorted((values.symmetric_difference(streams) if weights == "packed" else values) | set(plain) & set(streams))
+    if odd:
+        raise TicketError(f"{path}: {odd[0]} lacks its mask or its values, or has too many; the file is damaged")
+    return streams, plain
+
+
+def _from_base64(text: Any) -> Tensor:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise TicketError(f"the mask in the header is not base64 ({error})") from error
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _check(path: Path, found: Mapping[str, int], told: Any, may_be_absent: bool) -> None:
+    if told is None and may_be_absent:  # saved by transformers, which knows no checksums
+        return
+    if not isinstance(told, str) or len(told) != 8 * len(found):
+        raise TicketError(f"{path}: {len(found)} tensors, but not as many checksums; the file is damaged")
+    for i, name in enumerate(sorted(found)):
+        if f"{found[name]:08x}" != told[8 * i : 8 * i + 8]:
+            raise TicketError(f"{path}: {name}: the checksum does not match; the file is damaged")

@@ -1,0 +1,436 @@
+"""Ticket: θ ⊙ M, the true M, and where both come from; in a directory or on the Hub.
+
+A ticket's home holds config.json (in the Hub's own words), a card with its picture, and, by layout,
+
+    both        ticket.safetensors, packed, and model.safetensors, the same weights with their zeros for other readers
+    packed      ticket.safetensors alone
+    dense       model.safetensors alone, its mask in the header
+    mask-only   ticket.safetensors with the mask and no weights: those of the base, at its revision
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RemoteEntryNotFoundError
+from torch import Tensor, nn
+
+from .. import __version__
+from ..analysis import summary
+from ..errors import HfPxError, TicketError
+from ..mask import Mask
+from ..store import write_atomic
+from ..zeros import violations
+from . import architecture, card, format
+from .backbones import load_base
+from .format import DENSE, PACKED, Contents
+from .remote import Source, explained, full
+from .transformers import attach_, checkpoint_names
+
+Layout = Literal["both", "packed", "dense", "mask-only"]
+# {file: what its `weights` are}; a pair is written in this order
+_KIND = {
+    "both": {PACKED: "packed", DENSE: "dense"},
+    "packed": {PACKED: "packed"},
+    "dense": {DENSE: "dense"},
+    "mask-only": {PACKED: "base"},
+}
+
+
+class Ticket:
+    """A pruned model made shareable.
+
+    base, base_revision   the Hub id it was cut from, and the commit; license: the base's
+    scorer, settings      the method by name, and what it was given: rounds, seed, data, …
+    results               measured, as dicts: dataset, metric, value; also dense (the unpruned model's), split, task
+    command               the exact command, if one made it
+    model_args            what a timm model was created with beyond its name and num_classes
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mask: Mask,
+        *,
+        base: str | None = None,
+        base_revision: str | None = None,
+        license: str | None = None,
+        scorer: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        results: Iterable[Mapping[str, Any]] = (),
+        command: str | None = None,
+        model_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        mask.tensors_of(model)  # an error where they do not fit
+        self._model: nn.Module | None = model
+        self._own_mask: Mask | None = mask
+        self._contents: Contents | None = None
+        self._args = model_args
+        told = {
+            "base": base,
+            "base_revision": base_revision,
+            "license": license,
+            "scorer": scorer,
+            "settings": dict(settings or {}),
+            "results": [card.checked_result(result) for result in results],
+            "command": command,
+            "versions": {
+                "hf-px": __version__,
+                "python": platform.python_version(),
+                **{name: metadata.version(name) for name in ("torch", "timm", "transformers", "huggingface-hub")},
+            },
+        }
+        try:
+            self._told = json.loads(format.as_json({key: value for key, value in told.items() if value}))
+        except (TypeError, ValueError) as error:
+            raise TicketError(f"settings and results hold numbers, words, and lists of them: {error}") from error
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_or_dir: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+    ) -> Ticket:
+        """Read and check a ticket; from the Hub, the packed file alone is fetched where there is one."""
+        source = Source.of(
+            repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
+        )
+        return cls._of(_contents(source))
+
+    @classmethod
+    def _of(cls, contents: Contents) -> Ticket:
+        ticket = cls.__new__(cls)
+        ticket._model, ticket._own_mask, ticket._args = None, None, None
+        ticket._contents, ticket._told = contents, contents.ticket
+        return ticket
+
+    @property
+    def mask(self) -> Mask:
+        """The true mask, by the model's own names."""
+        if self._own_mask is None:
+            assert self._contents is not None
+            self._own_mask = self._contents.own_mask()
+        return self._own_mask
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Where the ticket comes from, and how to build its model: what was said when it was made, and no more."""
+        record = self._contents.model if self._contents else architecture.describe(self._live(), self._args)
+        return copy.deepcopy({**self._told, "model": record})
+
+    def __repr__(self) -> str:
+        method = self._told.get("scorer")
+        return f"Ticket({self.mask!r}{f', scorer {method}' if method else ''})"
+
+    def to_model(self, *, num_classes: int | None = None, into: nn.Module | None = None) -> nn.Module:
+        """The module with its zeros, in eval mode; with `num_classes` of another number, its head is drawn anew.
+
+        `into` takes a module of your own, for architectures that neither timm, transformers nor hf_px can build.
+        """
+        if self._contents is None:
+            if num_classes is not None or into is not None:
+                raise ValueError("this ticket holds its model already; save it and load it to get another")
+            return self._live()
+        contents = self._contents
+        if into is not None:
+            return self._fill_(into)
+        if contents.tensors is None:
+            return self._from_base(num_classes)
+        state = contents.state_dict()
+        drawn = architecture.new_head(contents.model, state, num_classes)
+        model = architecture.build(contents.model, num_classes)
+        if drawn:
+            fresh = model.state_dict()
+            state |= {name: fresh[name] for name in drawn}
+            _say_new_head(drawn, num_classes)
+        if contents.tied:  # two names, one tensor: to assign would part them
+            first = next(iter(self.mask.bits))
+            model.to(state[first].dtype).load_state_dict(state)
+        else:
+            model.load_state_dict(state, assign=True)
+        attach_(model, self.mask_for(model) if drawn else self.mask, contents.ticket)
+        return model
+
+    def mask_for(self, model: nn.Module) -> Mask:
+        """The mask without the tensors whose shape the model has changed: a new head is not pruned."""
+        own = dict(model.named_parameters(remove_duplicate=False))
+        return Mask({n: b for n, b in self.mask.bits.items() if n not in own or own[n].shape == b.shape})
+
+    def _live(self) -> nn.Module:
+        assert self._model is not None
+        return self._model
+
+    def _fill_(self, model: nn.Module) -> nn.Module:
+        contents = self._contents
+        assert contents is not None
+        try:
+            if contents.tensors is not None:
+                model.load_state_dict(contents.state_dict())
+            return self.mask.apply_(model)
+        except (RuntimeError, ValueError) as error:
+            raise TicketError(f"the ticket does not fit this {type(model).__name__}: {error}") from error
+
+    def _from_base(self, num_classes: int | None) -> nn.Module:
+        contents = self._contents
+        assert contents is not None
+        base, revision = self._told.get("base"), self._told.get("base_revision")
+        if not isinstance(base, str) or not isinstance(revision, str):
+            raise TicketError("a mask without weights, and it names no base to take them from; the file is damaged")
+        try:
+            model, drawn = load_base(contents.model, base, revision, num_classes)
+        except HfPxError as error:
+            raise TicketError(
+                f"the weights of this ticket are those of {base} at commit {revision}, which cannot be had: {error}"
+            ) from error
+        if drawn:
+            _say_new_head(drawn, num_classes)
+        mask = self.mask_for(model)
+        if set(self.mask.bits) - set(mask.bits) - set(drawn):
+            odd = sorted(set(self.mask.bits) - set(mask.bits) - set(drawn))
+            raise TicketError(f"{odd[0]}: the mask does not fit {base}; is the ticket one for another architecture?")
+        try:
+            mask.apply_(model)
+        except ValueError as error:
+            raise TicketError(f"{base} is not the base of this ticket: {error}") from error
+        attach_(model, mask, contents.ticket)
+        return model
+
+    def save_pretrained(self, directory: str | os.PathLike[str], *, layout: Layout = "both") -> None:
+        """Write the ticket's home: all files beside their places first, then each into its place in one step.
+
+        A reader finds the old ticket or the new one, whenever this is interrupted.
+        """
+        directory = Path(directory).expanduser()
+        contents = self._checked(layout)
+        if directory.exists() and not directory.is_dir():
+            raise TicketError(f"{directory}: is a file; name a directory")
+        foreign = directory / DENSE
+        if foreign.is_file() and format.told_by(foreign) is None:
+            raise TicketError(f"{foreign}: holds the weights of another model, which would be lost; save elsewhere")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _write(directory, contents, layout)
+        except OSError as error:
+            raise full(error) from error
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        layout: Layout = "both",
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+    ) -> str:
+        """Create the repo if need be, put the ticket there in one commit, card included; the commit's address."""
+        contents = self._checked(layout)
+        if Source.of(repo_id).is_dir:
+            raise TicketError(f"{repo_id}: is a directory here; save_pretrained writes to it, a repo is owner/name")
+        api = HfApi(token=token, library_name="hf_px", library_version=__version__)
+        with explained(repo_id, revision):
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            if private and not api.model_info(repo_id).private:
+                raise TicketError(
+                    f"{repo_id}: exists and is public; make it private in its settings, or push elsewhere"
+                )
+            if revision is not None:
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
+            try:
+                _write(Path(folder), contents, layout, repo_id)
+            except OSError as error:
+                raise full(error) from error
+            if _has_own_card(repo_id, revision, token):
+                warnings.warn(f"{repo_id} has a card of its own; it is left as it is", stacklevel=2)
+                (Path(folder) / card.NAME).unlink()
+            stale = [name for name in (PACKED, DENSE) if name not in _KIND[layout]]
+            with explained(repo_id, revision):
+                commit = api.upload_folder(
+                    repo_id=repo_id,
+                    folder_path=folder,
+                    revision=revision,
+                    delete_patterns=stale,
+                    commit_message=commit_message or f"Add a ticket: {self.mask.sparsity:.2%} sparse",
+                )
+        return str(commit.commit_url)
+
+    def _checked(self, layout: str) -> Contents:
+        """All that can be wrong with a ticket before it is written, found before anything is."""
+        if layout not in get_args(Layout):
+            raise ValueError(f"layout {layout!r}: choose one of {', '.join(get_args(Layout))}")
+        contents = self._contents if self._contents is not None else self._snapshot()
+        if layout == "mask-only":
+            base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
+            if not isinstance(base, str) or base.count("/") != 1:
+                raise TicketError("mask-only stores no weights: say base=, the Hub id (owner/name) that has them")
+            if not isinstance(revision, str) or len(revision) != 40:
+                raise TicketError(
+                    f"mask-only needs base_revision=, a commit that cannot move: "
+                    f"huggingface_hub.model_info({base!r}).sha is today's"
+                )
+        elif contents.tensors is None:
+            contents = Ticket(self.to_model(), self.mask)._snapshot(told=contents.ticket)
+        assert layout == "mask-only" or contents.tensors is not None
+        for name, count in violations(contents.tensors or {}, contents.mask).items() if contents.tensors else ():
+            raise TicketError(
+                f"{name}: {count:,} pruned weights are not zero; call mask.apply_(model), and hf_px.keep(model, mask, "
+                "optimizer) before training"
+            )
+        return contents
+
+    def _snapshot(self, told: dict[str, Any] | None = None) -> Contents:
+        """The live model as it is now."""
+        model, mask = self._live(), self.mask
+        names = checkpoint_names(model)
+        first: dict[tuple[Any, ...], str] = {}
+        tensors: dict[str, Tensor] = {}
+        tied: dict[str, str] = {}
+        for own, tensor in model.state_dict().items():
+            name = names[own]
+            where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            if tensor.numel() and where in first:
+                tied[name] = first[where]
+            else:
+                first[where] = name
+                tensors[name] = tensor
+        bits: dict[str, Tensor] = {}
+        for own, b in mask.bits.items():
+            name = tied.get(names[own], names[own])
+            if name in bits and not torch.equal(bits[name], b):
+                raise TicketError(f"{own}: the same tensor as {name}, with another mask; give both the same")
+            bits[name] = b.cpu()
+        found = Mask(bits)
+        return Contents(
+            weights="packed",
+            tensors=tensors,
+            model=architecture.describe(model, self._args),
+            ticket=self._told | {"sparsity": _sparsity(model, mask)} if told is None else told,
+            make_mask=lambda: found,
+            tied=tied,
+            renamed={name: own for own, name in names.items() if name != own},
+        )
+
+
+def from_pretrained(
+    repo_or_dir: str | os.PathLike[str],
+    *,
+    num_classes: int | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+) -> nn.Module:
+    """The model of a ticket, zeros kept: a timm, transformers or hf_px module, in eval mode.
+
+    `num_classes` other than the ticket's gives it a new head, drawn at random, and says so.
+    """
+    ticket = Ticket.from_pretrained(
+        repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
+    )
+    return ticket.to_model(num_classes=num_classes)
+
+
+def _contents(source: Source) -> Contents:
+    packed = source.file(PACKED)
+    if packed is None:
+        dense = source.file(DENSE)
+        if dense is None or format.told_by(dense) is None:
+            raise TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} of hf_px's")
+        return format.read(dense)
+    contents = format.read(packed)
+    dense = source.path / DENSE if source.is_dir else None  # on the Hub it is not fetched for this
+    if dense is not None and dense.is_file() and (format.told_by(dense) or {}).get("pair") != format.pair(packed):
+        raise TicketError(
+            f"{source.name}: {DENSE} has been saved anew and is no longer the same ticket as {PACKED}; "
+            "remove the one that is out of date"
+        )
+    return contents
+
+
+def _write(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
+    marked = contents.model if layout == "mask-only" else contents.model | _mark(layout)
+    config = (json.dumps(marked, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    where = directory / "config.json"
+    moved = not where.is_file() or where.read_bytes() != config
+    for left in directory.glob(".*.safetensors.*.new*"):  # by a save that was killed
+        left.unlink(missing_ok=True)
+    beside = {name: directory / f".{name}.{os.getpid()}.new" for name in _KIND[layout]}
+    try:
+        for name, kind in _KIND[layout].items():
+            pair = format.pair(beside[PACKED]) if layout == "both" and name == DENSE else ""
+            tensors = None if kind == "base" else contents.tensors
+            format.write(beside[name], replace(contents, weights=kind, tensors=tensors, pair=pair))
+        sizes = {name: path.stat().st_size for name, path in beside.items()}
+        if moved:
+            # without it readers other than hf_px refuse: none sees new weights under an old config or the other way
+            where.unlink(missing_ok=True)
+        for name in (DENSE, PACKED):
+            if name in beside:
+                os.replace(beside[name], directory / name)
+        for name in (DENSE, PACKED):
+            if name not in beside:
+                (directory / name).unlink(missing_ok=True)
+        card.write(directory, contents, layout, sizes, repo)
+        if moved:
+            write_atomic(where, config)
+    finally:
+        for path in beside.values():
+            path.unlink(missing_ok=True)
+
+
+def _mark(layout: str) -> dict[str, Any]:
+    """By which transformers calls on hf_px: to unpack, or to keep the mask of the dense copy when it saves."""
+    return {"quantization_config": {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}}
+
+
+def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:
+    found: dict[str, Any] = {"nominal": mask.sparsity, "kept": mask.kept, "total": mask.total}
+    try:
+        table = summary(model, mask)
+    except Exception as error:  # a model that does not run on what it says it takes: its ticket is as good without
+        warnings.warn(f"effective sparsity is unknown: the model did not run ({error})", stacklevel=2)
+        return found
+    if table.effective_sparsity is not None:
+        found |= {"effective": table.effective_sparsity, "dead": table.dead, "collapsed": table.collapsed}
+    return found
+
+
+def _say_new_head(drawn: list[str], num_classes: int | None) -> None:
+    warnings.warn(
+        f"{', '.join(drawn)} drawn anew for {num_classes} classes: train the head before use; it is not pruned, "
+        "ticket.mask_for(model) is the mask of the rest",
+        stacklevel=3,
+    )
+
+
+def _has_own_card(repo_id: str, revision: str | None, token: str | bool | None) -> bool:
+    """Is there a card that somebody wrote by hand?"""
+    try:
+        path = Source(repo_id, revision, token).file(card.NAME)
+    except RemoteEntryNotFoundError:
+        return False
+    return path is not None and not card.is_ours(path)
+
+
+def command_line() -> str:
+    """The command that is running, as a shell would take it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
