@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .analysis import summary
     from .hub.ticket import Ticket, from_pretrained
     from .hub.trainer import KeepZeros
+    from .hub.transformers import mask_of
     from .mask import Mask
     from .rounds import list_scorers, prune, score
     from .zeros import keep
@@ -31,6 +32,7 @@ __all__ = [
     "from_pretrained",
     "keep",
     "list_scorers",
+    "mask_of",
     "prune",
     "score",
     "summary",
@@ -44,6 +46,7 @@ _ROOMS = {
     "from_pretrained": "hub.ticket",
     "keep": "zeros",
     "list_scorers": "rounds",
+    "mask_of": "hub.transformers",
     "prune": "rounds",
     "score": "rounds",
     "summary": "analysis",

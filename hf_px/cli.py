@@ -1,4 +1,4 @@
-"""hf-px: prune a model from the command line, and say what is left of it.
+"""hf-px: prune a model from the command line, say what is left of it, and handle its ticket.
 
 Strings become things here, all of them before a model is loaded. torch, timm and transformers are imported
 inside the commands, so that --help is instant.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
+from .commands import add_to
 
 if TYPE_CHECKING:
     from .registry import ScorerRecord
@@ -69,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     top = _Parser(
         prog="hf-px",
-        description="Prune vision models before training.",
+        description="Prune vision models before training, and share what is left of them.",
         epilog="Start with: hf-px prune --demo. Each command explains itself: hf-px prune --help.",
         allow_abbrev=False,
     )
@@ -154,10 +155,13 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
 
     out = command.add_argument_group("output")
-    out.add_argument("--output", type=Path, metavar="DIR", help="write mask.safetensors and prune.json there")
+    out.add_argument(
+        "--output", type=Path, metavar="DIR", help="write a packed ticket, mask.safetensors and prune.json there"
+    )
     out.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
     out.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     out.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    add_to(commands)
     return top
 
 
@@ -250,7 +254,8 @@ def prune_command(args: argparse.Namespace) -> None:
         print(f"\n{record.name} on {args.model}: {work}, peak memory {memory / 2**20:,.0f} MiB")
     if args.output:
         _write(args, mask, table, seconds, memory)
-        print(f"wrote {args.output / 'mask.safetensors'} and {args.output / 'prune.json'}")
+        _write_ticket(args, model, mask)
+        print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
 
 
 def _options(record: ScorerRecord, norm: str | None) -> dict[str, Any]:
@@ -326,6 +331,25 @@ def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memo
     args.output.mkdir(parents=True, exist_ok=True)
     save_mask(mask, args.output / "mask.safetensors", notes)
     write_atomic(args.output / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _write_ticket(args: argparse.Namespace, model: Any, mask: Any) -> None:
+    from .hub.ticket import Ticket, command_line
+
+    mask.apply_(model)
+    trained = args.pretrained if args.pretrained is not None else "/" in args.model and "timm/" not in args.model
+    base = args.model if "/" in args.model else f"timm/{args.model}"
+    on_hub = trained and not Path(args.model).expanduser().exists()
+    keys = ("sparsity", "rounds", "scope", "schedule", "norm", "min_per_layer", "exclude", "seed", "data", "per_class")
+    Ticket(
+        model,
+        mask,
+        base=base if on_hub else None,
+        base_revision=getattr(getattr(model, "config", None), "_commit_hash", None) if on_hub else None,
+        scorer=args.scorer,
+        settings={key: value for key in keys if (value := getattr(args, key)) not in (None, [], 0) or key == "seed"},
+        command=command_line(),
+    ).save_pretrained(args.output, layout="packed")
 
 
 def _peak_memory() -> int:

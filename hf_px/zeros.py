@@ -164,14 +164,18 @@ def _weights(model: nn.Module, mask: Mask) -> dict[str, Tensor]:
         raise TypeError(f"expected a torch module, not {type(model).__name__}")
     if dist.is_available() and dist.is_initialized():  # nothing is sharded without processes
         _check_whole(model)
-    names = mask.bits.keys()
-    while not names <= dict(model.named_parameters(remove_duplicate=False)).keys():
-        children = dict(model.named_children())
+    return mask.tensors_of(bare(model, mask))
+
+
+def bare(model: nn.Module, mask: Mask) -> nn.Module:
+    """The module that the mask names the tensors of: the model, or what DDP, torch.compile or an average wraps."""
+    inner: nn.Module | None = model
+    while inner is not None:
+        if mask.bits.keys() <= dict(inner.named_parameters(remove_duplicate=False)).keys():
+            return inner
+        children = dict(inner.named_children())
         inner = children.get("_orig_mod", children.get("module"))  # torch.compile; DDP and averages
-        if inner is None:
-            break
-        model = inner
-    return mask.tensors_of(model)
+    return model
 
 
 def _check_whole(model: nn.Module) -> None:

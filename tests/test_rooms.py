@@ -20,7 +20,7 @@ LEVELS = [
     ["scorers"],
     ["rounds", "zeros", "analysis"],
     ["hub", "store"],
-    ["data", "metrics", "train", "cli"],
+    ["data", "metrics", "train", "commands", "cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}

@@ -93,18 +93,20 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Stream:
-    """A decoded NAME:mask: the shape, and the positions of one side."""
+    """A decoded NAME:mask: the shape, and where one side is."""
 
     crc32: int
-
     shape: tuple[int, ...]
     kept: int
-    positions: np.ndarray  # int64, ascending
-    side: bool  # are these the kept ones?
+    side: bool  # is `there` where weights are kept?
+    there: np.ndarray  # ascending positions, int64; or, as k = 0 stores it, a bitmap up to the last of them, bool
 
     def bits(self) -> Tensor:
         flat = np.full(math.prod(self.shape), not self.side)
-        flat[self.positions] = self.side
+        if self.there.dtype == bool:
+            flat[: len(self.there)] ^= self.there
+        else:
+            flat[self.there] = self.side
         return torch.from_numpy(flat).reshape(self.shape)
 
     def weight(self, values: Tensor) -> Tensor:
@@ -112,9 +114,9 @@ class Stream:
         # as whole numbers of the same width: numpy has no bfloat16. numpy, not torch: its zeros are free until written
         kind = np.dtype(f"u{values.element_size()}")
         flat = np.zeros(math.prod(self.shape), kind)
+        there = self.there if self.side else self.bits().reshape(-1).numpy()
         # by position: numpy assigns by bitmap five times more slowly
-        positions = self.positions if self.side else np.flatnonzero(self.bits().reshape(-1).numpy())
-        flat[positions] = _bytes(values).view(kind)
+        flat[np.flatnonzero(there) if there.dtype == bool else there] = _bytes(values).view(kind)
         return torch.from_numpy(flat.view(np.uint8)).view(values.dtype).reshape(self.shape)
 
 
@@ -173,27 +175,26 @@ def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: b
     if split < start:
         raise TicketError(f"{count:,} gaps do not fit in {len(data):,} bytes; the file is damaged")
     quotients = np.unpackbits(data[start:split], bitorder="little").view(bool)  # numpy searches bytes far more slowly
+    last = _last(quotients)
     # counted before positions are made: eight bytes for a set bit
-    if np.count_nonzero(quotients) != count or (split - start) != _bytes_up_to_last(quotients):
+    if np.count_nonzero(quotients) != count or split - start != (last + 8) // 8:
         raise TicketError(f"{count:,} gaps expected, the stream holds others; the file is damaged")
-    ones = np.flatnonzero(quotients)
     if k == 0:
-        positions = ones
+        there, end = quotients[: last + 1], last + 1
     else:
-        gaps = np.diff(ones, prepend=-1) - 1
-        low = np.unpackbits(data[split:], count=count * k, bitorder="little").reshape(count, k)
-        remainders = low @ (1 << np.arange(k))
-        if (int(gaps.sum()) << k) + int(remainders.sum()) + count > total:
-            raise TicketError("gaps run past the end of the tensor; the file is damaged")
-        positions = np.cumsum((gaps << k) + remainders + 1) - 1
-    if count and positions[-1] >= total:
+        high = np.diff(np.flatnonzero(quotients), prepend=-1) - 1
+        low = np.unpackbits(data[split:], count=count * k, bitorder="little").reshape(count, k) @ (1 << np.arange(k))
+        end = (int(high.sum()) << k) + int(low.sum()) + count  # before the arrays are shifted, which may overflow
+        there = np.cumsum((high << k) + low + 1) - 1 if end <= total else high
+    if end > total:
         raise TicketError("gaps run past the end of the tensor; the file is damaged")
-    return Stream(crc, shape, kept, positions, bool(side))
+    return Stream(crc, shape, kept, bool(side), there)
 
 
-def _bytes_up_to_last(bits: np.ndarray) -> int:
-    last = np.flatnonzero(bits[-8:])  # unused bits are fewer than eight
-    return (len(bits) - min(len(bits), 8) + int(last[-1]) + 8) // 8 if len(last) else 0
+def _last(bits: np.ndarray) -> int:
+    """Of the last set bit; -1 if there is none in the last byte, which is never empty."""
+    found = np.flatnonzero(bits[-8:])
+    return len(bits) - min(len(bits), 8) + int(found[-1]) if len(found) else -1
 
 
 def _bytes(tensor: Tensor) -> np.ndarray:

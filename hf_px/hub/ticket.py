@@ -28,13 +28,14 @@ import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RemoteEntryNotFoundError
 from torch import Tensor, nn
+from transformers.modeling_utils import PreTrainedModel
 
 from .. import __version__
 from ..analysis import summary
 from ..errors import HfPxError, TicketError
 from ..mask import Mask
 from ..store import write_atomic
-from ..zeros import violations
+from ..zeros import bare, violations
 from . import architecture, card, format
 from .backbones import load_base
 from .format import DENSE, PACKED, Contents
@@ -75,6 +76,7 @@ class Ticket:
         command: str | None = None,
         model_args: Mapping[str, Any] | None = None,
     ) -> None:
+        model = bare(model, mask)
         mask.tensors_of(model)  # an error where they do not fit
         self._model: nn.Module | None = model
         self._own_mask: Mask | None = mask
@@ -166,7 +168,12 @@ class Ticket:
             model.to(state[first].dtype).load_state_dict(state)
         else:
             model.load_state_dict(state, assign=True)
-        attach_(model, self.mask_for(model) if drawn else self.mask, contents.ticket)
+        return self._marked(model)
+
+    def _marked(self, model: nn.Module) -> nn.Module:
+        """A transformers model carries its mask along, so that its own save_pretrained keeps it."""
+        if isinstance(model, PreTrainedModel):
+            attach_(model, self.mask_for(model), self._told)
         return model
 
     def mask_for(self, model: nn.Module) -> Mask:
@@ -210,8 +217,7 @@ class Ticket:
             mask.apply_(model)
         except ValueError as error:
             raise TicketError(f"{base} is not the base of this ticket: {error}") from error
-        attach_(model, mask, contents.ticket)
-        return model
+        return self._marked(model)
 
     def save_pretrained(self, directory: str | os.PathLike[str], *, layout: Layout = "both") -> None:
         """Write the ticket's home: all files beside their places first, then each into its place in one step.

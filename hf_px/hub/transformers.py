@@ -179,10 +179,8 @@ def mask_of(model: nn.Module) -> Mask:
     return quantizer.mask
 
 
-def attach_(model: nn.Module, mask: Mask, ticket: Mapping[str, Any]) -> None:
+def attach_(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> None:
     """Let a transformers model carry its mask, as one that transformers has loaded from a ticket does."""
-    if not isinstance(model, PreTrainedModel):
-        return
     config = TicketConfig()
     quantizer = TicketQuantizer(config, pre_quantized=True)
     quantizer.mask, quantizer.ticket = mask, dict(ticket)

@@ -1,0 +1,184 @@
+"""What the command line does with tickets: info, verify, push, convert, diff; each on a directory or a repo."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+LAYOUTS = ("both", "packed", "dense", "mask-only")
+_WHERE = "a directory, or owner/name on the Hub"
+_EXAMPLES = {
+    "info": "  hf-px info me/resnet50-px-98\n  hf-px info out/resnet20 --json",
+    "verify": "  hf-px verify me/resnet50-px-98 --revision v1",
+    "push": "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
+    "      log in first with `hf auth login`, or set HF_TOKEN",
+    "convert": "  hf-px convert me/resnet50-px-98 small/ --layout packed\n"
+    "  hf-px convert out/resnet20 out/resnet20 --layout both      (in place)",
+    "diff": "  hf-px diff out/px out/snip",
+}
+
+
+def add_to(commands: Any) -> None:
+    """Add the parsers of these commands."""
+    info = _command(commands, "info", "show what a ticket says of itself", info_command)
+    info.add_argument("ticket", metavar="TICKET", help=_WHERE)
+    _revision(info)
+    info.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+    verify = _command(
+        commands, "verify", "check a ticket: digest, counts, finite values, zeros, copies", verify_command
+    )
+    verify.add_argument("ticket", metavar="TICKET", help=_WHERE)
+    _revision(verify)
+
+    push = _command(commands, "push", "put a ticket on the Hub, with its card", push_command)
+    push.add_argument("ticket", metavar="TICKET", help=_WHERE)
+    push.add_argument("repo", metavar="REPO", help="owner/name; made if it is not there")
+    push.add_argument("--private", action="store_true", help="make the repo private; refused if it is public already")
+    push.add_argument("--layout", choices=LAYOUTS, default="both", help="(default: both, which any reader loads)")
+    push.add_argument("--branch", metavar="NAME", help="push to this branch, made if it is not there (default: main)")
+    push.add_argument("--message", metavar="TEXT", help="of the commit")
+
+    convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
+    convert.add_argument("ticket", metavar="TICKET", help=_WHERE)
+    convert.add_argument("output", metavar="DIR", type=Path, help="where to; may be the ticket's own directory")
+    convert.add_argument("--layout", choices=LAYOUTS, required=True, help="; ".join(_LAYOUT_HELP))
+    _revision(convert)
+
+    diff = _command(commands, "diff", "compare the masks of two tickets by layer", diff_command)
+    diff.add_argument("first", metavar="A", help=_WHERE)
+    diff.add_argument("second", metavar="B", help=_WHERE)
+    diff.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+
+_LAYOUT_HELP = (
+    "both: packed, and a dense copy for readers without hf_px",
+    "packed: the small file alone",
+    "dense: zeros and all",
+    "mask-only: no weights, the base's are fetched on loading",
+)
+
+
+def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"examples:\n{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    command.set_defaults(run=run)
+    return command
+
+
+def _revision(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--revision", metavar="REV", help="branch, tag or commit on the Hub (default: main)")
+
+
+def info_command(args: argparse.Namespace) -> None:
+    from .hub.ticket import Ticket
+
+    ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
+    told, mask = ticket.config, ticket.mask
+    if args.json:
+        layers = {name: {"kept": int(b.sum()), "total": b.numel()} for name, b in mask.bits.items()}
+        print(json.dumps({**told, "digest": mask.digest(), "layers": layers}, indent=1, ensure_ascii=False))
+        return
+    model = told["model"]
+    name = model.get("architecture") or (model.get("architectures") or [model.get("custom")])[0]
+    sparsity = told.get("sparsity", {})
+    effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
+    settings = ", ".join(f"{key} {value}" for key, value in told.get("settings", {}).items())
+    rows = [
+        ("model", name),
+        ("base", " at ".join(filter(None, [told.get("base"), told.get("base_revision")]))),
+        ("licence", told.get("license")),
+        ("method", ": ".join(filter(None, [told.get("scorer"), settings]))),
+        ("command", told.get("command")),
+        ("sparsity", f"{mask.sparsity:.4%} nominal{effective}; {mask.kept:,} of {mask.total:,} kept"),
+        ("digest", mask.digest()),
+        ("versions", ", ".join(f"{key} {value}" for key, value in told.get("versions", {}).items())),
+    ]
+    for result in told.get("results", []):
+        split = f" {result['split']}" if "split" in result else ""
+        dense = f" (dense {result['dense']})" if "dense" in result else ""
+        rows.append(("result", f"{result['metric']} {result['value']}{dense} on {result['dataset']}{split}"))
+    print("\n".join(f"{key:9} {value}" for key, value in rows if value))
+    print()
+    _table(
+        ("layer", "shape", "kept", "of", "density"),
+        [
+            (n, "x".join(map(str, b.shape)), f"{int(b.sum()):,}", f"{b.numel():,}", f"{float(b.float().mean()):.2%}")
+            for n, b in mask.bits.items()
+        ],
+    )
+
+
+def verify_command(args: argparse.Namespace) -> None:
+    from .hub.remote import Source
+    from .hub.verify import verify
+
+    for line in verify(Source.of(args.ticket, revision=args.revision)):
+        print(f"ok  {line}", flush=True)
+
+
+def push_command(args: argparse.Namespace) -> None:
+    from .hub.ticket import Ticket
+
+    ticket = Ticket.from_pretrained(args.ticket)
+    address = ticket.push_to_hub(
+        args.repo,
+        private=args.private or None,
+        layout=args.layout,
+        revision=args.branch,
+        commit_message=args.message,
+    )
+    print(f"pushed: {address}")
+    print(f'load it with: hf_px.from_pretrained("{args.repo}")')
+
+
+def convert_command(args: argparse.Namespace) -> None:
+    from .hub.ticket import Ticket
+
+    Ticket.from_pretrained(args.ticket, revision=args.revision).save_pretrained(args.output, layout=args.layout)
+    for path in sorted(args.output.expanduser().glob("*.safetensors")):
+        print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def diff_command(args: argparse.Namespace) -> None:
+    from .hub.ticket import Ticket
+
+    first, second = Ticket.from_pretrained(args.first).mask, Ticket.from_pretrained(args.second).mask
+    both = first & second  # an error that names the tensor, where the two are not of one model
+    rows = []
+    for name, bits in both.bits.items():
+        a, b, shared = int(first.bits[name].sum()), int(second.bits[name].sum()), int(bits.sum())
+        rows.append((name, a, b, shared))
+    rows.append(("all", first.kept, second.kept, both.kept))
+    if args.json:
+        keys = ("layer", "first", "second", "shared", "jaccard")
+        print(json.dumps([dict(zip(keys, (*row, _jaccard(*row[1:])))) for row in rows], indent=1))
+        return
+    _table(
+        ("layer", "A keeps", "B keeps", "both", "Jaccard"),
+        [(n, f"{a:,}", f"{b:,}", f"{s:,}", f"{_jaccard(a, b, s):.4f}") for n, a, b, s in rows],
+    )
+
+
+def _jaccard(a: int, b: int, shared: int) -> float:
+    """|A ∩ B| / |A ∪ B|; two empty masks agree."""
+    union = a + b - shared
+    return shared / union if union else 1.0
+
+
+def _table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> None:
+    """Words to the left, numbers to the right."""
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    words = 2 if head[1] == "shape" else 1
+    for line in [head, tuple("-" * w for w in widths), *body]:
+        cells = [cell.ljust(w) if i < words else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))]
+        print("  ".join(cells).rstrip())
