@@ -8,7 +8,7 @@ and hf_px have, never imported; arguments are numbers and words, never files to 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import timm
@@ -96,6 +96,28 @@ def shapes(record: Mapping[str, Any], num_classes: int | None = None) -> dict[st
 def build(record: Mapping[str, Any], num_classes: int | None = None) -> nn.Module:
     """The module, with weights as a new one has them; for a record whose `shapes` are as expected."""
     return _module(record, num_classes).eval()
+
+
+def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
+    """The module around these weights, which become its own.
+
+    Most of the time to load a model goes into random weights that nobody wants: build it without any, if that is all
+    it lacks then. Some have tensors besides, computed when they are built: those are built in full.
+    """
+    with torch.device("meta"):
+        model = _module(record, None).eval()
+    model.load_state_dict(state, assign=True)
+    if any(tensor.is_meta for module in model.modules() for tensor in _tensors(module)):
+        model = build(record)
+        model.load_state_dict(state, assign=True)
+    return model
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, buffers, and what else is a tensor in the module itself or in a list or dict that it has."""
+    for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        yield from (tensor for tensor in inner if isinstance(tensor, Tensor))
 
 
 def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:

@@ -158,16 +158,15 @@ class Ticket:
             return self._from_base(num_classes)
         state = contents.state_dict()
         drawn = architecture.new_head(contents.model, state, num_classes)
+        if not drawn and not contents.tied:
+            return self._marked(architecture.filled(contents.model, state))
         model = architecture.build(contents.model, num_classes)
+        # copied, not assigned: two names of one tensor would part
+        model.to(next(t.dtype for t in state.values() if t.is_floating_point()))
+        fresh = model.state_dict()
+        model.load_state_dict(state | {name: fresh[name] for name in drawn})
         if drawn:
-            fresh = model.state_dict()
-            state |= {name: fresh[name] for name in drawn}
             _say_new_head(drawn, num_classes)
-        if contents.tied:  # two names, one tensor: to assign would part them
-            first = next(iter(self.mask.bits))
-            model.to(state[first].dtype).load_state_dict(state)
-        else:
-            model.load_state_dict(state, assign=True)
         return self._marked(model)
 
     def _marked(self, model: nn.Module) -> nn.Module:
