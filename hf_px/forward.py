@@ -147,9 +147,12 @@ def batch_statistics(
 def input_shape(model: nn.Module) -> tuple[int, ...] | None:
     """Shape of one input, as timm's and transformers' own records or a first linear layer tell it, or None."""
     for record in (getattr(model, "pretrained_cfg", None), getattr(model, "default_cfg", None)):
-        size = record.get("input_size") if isinstance(record, Mapping) else getattr(record, "input_size", None)
-        if size:
-            return tuple(size)
+        told = record if isinstance(record, Mapping) else vars(record or object)
+        if size := told.get("input_size"):
+            # timm's record says 3 channels also of a model created with in_chans=1; its stem knows better
+            stem = told.get("first_conv")
+            conv = dict(model.named_modules()).get(stem) if isinstance(stem, str) else None
+            return (getattr(conv, "in_channels", size[0]), *size[1:])
     config: Any = getattr(model, "config", None)
     if hasattr(config, "num_channels"):
         # ResNet and others take any size and name none: theirs is the 224 of ImageNet

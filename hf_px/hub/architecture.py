@@ -17,6 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 from ..errors import TicketError
+from ..forward import input_shape
 from ..models import MODELS
 
 # where timm would fetch weights from, and what it would do to a checkpoint of its own that a ticket's has behind it
@@ -51,9 +52,9 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
     }
     kept.pop("architecture")
     args = dict(model_args or {})
-    if known in MODELS and config["input_size"][0] != 3:
-        args.setdefault("in_chans", config["input_size"][0])
-    if args.get("in_chans", 3) != 3:
+    channels = (input_shape(model) or (3,))[0]
+    if channels != 3:
+        args.setdefault("in_chans", channels)
         kept["first_conv"] = None  # or timm takes the stored weights for a three-channel stem, and changes them
     record = {"architecture": known, "num_classes": getattr(model, "num_classes", 0), "pretrained_cfg": kept}
     if hasattr(model, "num_features"):

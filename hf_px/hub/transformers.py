@@ -70,7 +70,7 @@ class TicketQuantizer(HfQuantizer):
         self._contents = _told_by(checkpoint_files)
 
     def get_weight_conversions(self) -> list[WeightConverter]:
-        return [WeightConverter([VALUES, MASK], "", [_Unpack(self)])]
+        return [WeightConverter([VALUES, MASK], "", operations=[_Unpack(self)])]
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: PreTrainedModel) -> list[Any]:
         return [*weight_conversions, *self.get_weight_conversions()]

@@ -1,0 +1,137 @@
+"""The card says what the ticket holds, in the Hub's own form, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from hub.loopback import LoopbackHub
+from huggingface_hub import ModelCard
+from tickets import RESULT, own_ticket, timm_ticket, transformers_ticket
+
+import hf_px
+from hf_px.hub.picture import densities
+from hf_px.mask import Mask
+
+TOLD = {
+    "base": "timm/test_resnet.r160_in1k",
+    "base_revision": "0123456789abcdef0123456789abcdef01234567",
+    "license": "apache-2.0",
+    "scorer": "px",
+    "settings": {"rounds": 100, "seed": 7, "data": "digits"},
+    "results": [RESULT],
+    "command": "hf-px prune resnet50 --sparsity 0.9",
+}
+
+
+def card_of(
+    tmp_path: Path, layout: str = "both", maker: object = timm_ticket, **told: object
+) -> tuple[ModelCard, Mask]:
+    model, mask = maker()  # type: ignore[operator]
+    hf_px.Ticket(model, mask, **told).save_pretrained(tmp_path, layout=layout)
+    return ModelCard.load(tmp_path / "README.md"), mask
+
+
+@pytest.mark.parametrize("layout", ["both", "packed", "dense", "mask-only"])
+def test_it_passes_the_hubs_validation(tmp_path: Path, hub: LoopbackHub, layout: str) -> None:
+    card, _ = card_of(tmp_path, layout, **TOLD)
+    card.validate()
+    assert [r for r in hub.requests if r[1] == "/api/validate-yaml" and r[2] == 200]
+
+
+def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
+    card, _ = card_of(tmp_path, **TOLD)
+    data = card.data
+    assert data.base_model == TOLD["base"] and data.base_model_relation == "finetune"
+    assert data.library_name == "timm" and data.license == "apache-2.0"
+    assert {"hf_px", "pruned", "sparse"} <= set(data.tags) and data.pipeline_tag == "image-classification"
+    (result,) = data.eval_results
+    assert (result.dataset_type, result.dataset_split, result.metric_type) == ("uoft-cs/cifar10", "test", "accuracy")
+    assert result.metric_value == 0.9
+
+
+def test_facts_are_there(tmp_path: Path) -> None:
+    card, mask = card_of(tmp_path, **TOLD)
+    text = card.text
+    told = hf_px.Ticket.from_pretrained(tmp_path).config
+    for fact in (
+        TOLD["base_revision"],
+        TOLD["command"],
+        mask.digest(),
+        f"{told['sparsity']['nominal']:.4%}",
+        f"{told['sparsity']['effective']:.4%}",
+        "seed: 7",
+        "rounds: 100",
+        "licence apache-2.0",
+        f"torch {torch.__version__.split('+')[0]}",
+        "hf_px.from_pretrained(",
+        "AutoModelForImageClassification.from_pretrained(",
+        'timm.create_model("hf-hub:',
+        "@inproceedings{",
+    ):
+        assert str(fact) in text, fact
+    assert "| uoft-cs/cifar10 | test | accuracy | 0.9 | 0.93 |" in text  # the dense baseline beside it
+    for name, bits in mask.bits.items():
+        assert f"| `{name}` | {'x'.join(map(str, bits.shape))} | {int(bits.sum()):,} | {bits.numel():,} |" in text
+    for file in ("ticket.safetensors", "model.safetensors"):
+        assert f"| `{file}` | {(tmp_path / file).stat().st_size:,} |" in text
+
+
+def test_what_was_not_measured_is_absent(tmp_path: Path) -> None:
+    card, _ = card_of(tmp_path)
+    assert card.data.eval_results is None and card.data.base_model is None and card.data.license is None
+    assert "No result was recorded" in card.text
+    for word in ("Base:", "Method:", "Command:", "None", "null", "undefined", "{{", "{%"):
+        assert word not in card.text, word
+    bare, _ = card_of(tmp_path / "bare", results=[{"dataset": "x", "metric": "accuracy", "value": 0.5}])
+    assert "| 0.5 | not measured |" in bare.text
+    assert "dense model was not measured" in bare.text
+
+
+def test_it_offers_only_ways_that_work(tmp_path: Path) -> None:
+    packed, _ = card_of(tmp_path / "packed", "packed")
+    assert "timm.create_model" not in packed.text and packed.data.library_name == "hf_px"
+    only, _ = card_of(tmp_path / "only", "mask-only", **TOLD)
+    assert "AutoModel" not in only.text and "no training of the ticket is included" in only.text
+    assert only.data.library_name == "hf_px"
+    other, _ = card_of(tmp_path / "other", maker=transformers_ticket)
+    assert "ResNetForImageClassification.from_pretrained" in other.text and "timm.create_model" not in other.text
+    assert other.data.library_name == "transformers"
+    own, _ = card_of(tmp_path / "own", maker=own_ticket)
+    assert "AutoModel" not in own.text and own.data.library_name == "hf_px"
+
+
+@pytest.mark.parametrize("maker", [timm_ticket, own_ticket, transformers_ticket])
+def test_the_code_on_the_card_runs(tmp_path: Path, maker: object) -> None:
+    card, mask = card_of(tmp_path, maker=maker)
+    blocks = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    assert len(blocks) >= 2
+    space: dict[str, object] = {"torch": torch}
+    for block in blocks:
+        code = block.replace("hf-hub:REPO", f"local-dir:{tmp_path}").replace("REPO", str(tmp_path))
+        exec(code, space)  # the card's own words, as a stranger would paste them
+        zeros = sum(int((p == 0).sum()) for p in space["model"].parameters())  # type: ignore[attr-defined]
+        assert zeros >= mask.total - mask.kept
+
+
+def test_the_picture_is_the_mask(tmp_path: Path) -> None:
+    _, mask = card_of(tmp_path, maker=own_ticket)
+    text = (tmp_path / "density.svg").read_text()
+    assert text == densities(mask)
+    svg = ElementTree.fromstring(text)
+    space = "{http://www.w3.org/2000/svg}"
+    whole = [float(r.get("width")) for r in svg.iter(f"{space}rect") if r.get("class") == "whole"]
+    bars = [float(r.get("width")) for r in svg.iter(f"{space}rect") if r.get("class") == "bar"]
+    assert len(bars) == len(mask.bits) == len(whole)
+    for bar, full, bits in zip(bars, whole, mask.bits.values()):
+        assert bar / full == pytest.approx(float(bits.float().mean()), abs=1e-4)
+    assert "![Density by layer" in (tmp_path / "README.md").read_text()
+
+
+def test_names_cannot_break_the_picture() -> None:
+    hostile = Mask({'<script>alert("x")</script>' * 5: torch.ones(2, dtype=torch.bool)})
+    assert ElementTree.fromstring(densities(hostile)) is not None
+    assert "<script" not in densities(hostile)

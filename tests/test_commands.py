@@ -1,0 +1,176 @@
+"""info, verify, push, convert and diff, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hub.loopback import LoopbackHub
+from tickets import RESULT, own_ticket, same_state, timm_ticket
+
+import hf_px
+from hf_px.cli import main
+from hf_px.hub import format
+from hf_px.mask import Mask
+
+
+@pytest.fixture
+def ticket(tmp_path: Path) -> Path:
+    model, mask = timm_ticket()
+    told = {"scorer": "random", "settings": {"seed": 3}, "results": [RESULT], "base": "org/base", "license": "mit"}
+    hf_px.Ticket(model, mask, **told, base_revision="0" * 40).save_pretrained(tmp_path / "ticket")
+    return tmp_path / "ticket"
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    assert main([str(a) for a in argv]) == 0
+    return capsys.readouterr().out
+
+
+def fails(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    assert main([str(a) for a in argv]) == 2
+    out = capsys.readouterr()
+    assert out.err.startswith("hf-px: error: ") and len(out.err.splitlines()) == 1
+    return out.err
+
+
+def test_info(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mask = hf_px.Ticket.from_pretrained(ticket).mask
+    out = run(capsys, "info", ticket)
+    for fact in ("test_resnet", "org/base at 000", "mit", "random: seed 3", mask.digest(), "accuracy 0.9 (dense 0.93)"):
+        assert fact in out, fact
+    told = json.loads(run(capsys, "info", ticket, "--json"))
+    assert told["digest"] == mask.digest() and told["results"] == [RESULT]
+    assert sum(layer["kept"] for layer in told["layers"].values()) == mask.kept
+
+
+@pytest.mark.parametrize("layout", ["both", "packed", "dense", "mask-only"])
+def test_convert_and_verify(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str) -> None:
+    model = hf_px.from_pretrained(ticket)
+    out = run(capsys, "convert", ticket, tmp_path / "to", "--layout", layout)
+    assert "bytes" in out
+    out = run(capsys, "verify", tmp_path / "to")
+    assert all(line.startswith("ok  ") for line in out.splitlines())
+    assert ("bit for bit" in out) == (layout == "both")
+    if layout != "mask-only":
+        assert same_state(hf_px.from_pretrained(tmp_path / "to"), model)
+        run(capsys, "convert", tmp_path / "to", tmp_path / "to", "--layout", "both")  # in place
+        assert same_state(hf_px.from_pretrained(tmp_path / "to"), model)
+
+
+def test_verify_finds_what_is_wrong(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contents = format.read(ticket / format.PACKED)
+    assert contents.tensors is not None
+
+    def write(name: str, **changes: object) -> None:
+        changed = dict(vars(contents)) | changes
+        changed.pop("mask", None)
+        format.write(ticket / name, format.Contents(**changed))
+
+    good = (ticket / format.PACKED).read_bytes()
+    bad = {n: t.clone() for n, t in contents.tensors.items()}
+    bad["bn1.weight"][2] = float("nan")
+    write(format.PACKED, tensors=bad)
+    assert "bn1.weight: holds inf or nan" in fails(capsys, "verify", ticket)
+
+    write(format.PACKED, ticket=contents.ticket | {"sparsity": {"kept": 1, "total": 2}})
+    assert "says 1 of 2 kept" in fails(capsys, "verify", ticket)
+
+    (ticket / format.PACKED).write_bytes(good)
+    dense = {n: t.clone() for n, t in contents.tensors.items()}
+    dense["fc.bias"] += 1
+    pair = format.pair(ticket / format.PACKED)
+    write(format.DENSE, weights="dense", tensors=dense, pair=pair)
+    assert "fc.bias: differs between" in fails(capsys, "verify", ticket)
+    dense = {n: t.clone() for n, t in contents.tensors.items()}
+    dense["fc.weight"] += 1
+    write(format.DENSE, weights="dense", tensors=dense, pair=pair)
+    assert "fc.weight" in fails(capsys, "verify", ticket) and "not zero" in fails(capsys, "verify", ticket)
+    write(format.DENSE, weights="dense", pair="")
+    assert "remove the one that is out of date" in fails(capsys, "verify", ticket)
+
+    (ticket / format.DENSE).unlink()
+    config = json.loads((ticket / "config.json").read_text())
+    (ticket / "config.json").write_text(json.dumps(config | {"num_classes": 6}))
+    assert "config.json: not what the ticket says" in fails(capsys, "verify", ticket)
+    (ticket / "config.json").unlink()
+    assert "has no config.json" in fails(capsys, "verify", ticket)
+
+    data = bytearray(good)
+    data[len(data) // 2] ^= 4
+    (ticket / format.PACKED).write_bytes(data)
+    assert "damaged" in fails(capsys, "verify", ticket)
+
+
+def test_diff(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, mask = timm_ticket()
+    name = next(iter(mask.bits))
+    fewer = mask.bits[name].clone()
+    fewer[tuple(fewer.nonzero()[0])] = False
+    other = Mask({**mask.bits, name: fewer})
+    hf_px.Ticket(other.apply_(model), other).save_pretrained(tmp_path / "other")
+    rows = {row["layer"]: row for row in json.loads(run(capsys, "diff", ticket, tmp_path / "other", "--json"))}
+    kept = int(mask.bits[name].sum())
+    assert rows[name] == {"layer": name, "first": kept, "second": kept - 1, "shared": kept - 1, "jaccard": 1 - 1 / kept}
+    assert rows["all"]["jaccard"] == pytest.approx(1 - 1 / mask.kept)
+    assert all(row["jaccard"] == 1 for layer, row in rows.items() if layer not in (name, "all"))
+    assert "Jaccard" in run(capsys, "diff", ticket, tmp_path / "other")
+    own, own_mask = own_ticket()
+    hf_px.Ticket(own, own_mask).save_pretrained(tmp_path / "own")
+    assert "masks of different tensors" in fails(capsys, "diff", ticket, tmp_path / "own")
+
+
+def test_all_of_it_on_the_hub(
+    ticket: Path, tmp_path: Path, hub: LoopbackHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    out = run(capsys, "push", ticket, "alice/first", "--private", "--message", "hello")
+    assert 'hf_px.from_pretrained("alice/first")' in out
+    assert hub.commits("alice/first")[0].title == "hello"
+    assert b'hf_px.from_pretrained("alice/first")' in hub.files("alice/first")["README.md"]
+    assert "test_resnet" in run(capsys, "info", "alice/first")
+    assert "bit for bit" in run(capsys, "verify", "alice/first")
+    assert "1.0000" in run(capsys, "diff", "alice/first", ticket).splitlines()[-1]
+    run(capsys, "convert", "alice/first", tmp_path / "back", "--layout", "packed", "--revision", "main")
+    assert same_state(hf_px.from_pretrained(tmp_path / "back"), hf_px.from_pretrained(ticket))
+    run(capsys, "push", "alice/first", "alice/second", "--layout", "packed", "--branch", "small")
+    assert "ticket.safetensors" in hub.files("alice/second", revision="small")
+    assert "public" in fails(capsys, "push", ticket, "alice/second", "--private")
+    assert "no such repo" in fails(capsys, "info", "alice/third")
+    assert "no revision 'v9'" in fails(capsys, "info", "alice/first", "--revision", "v9")
+
+
+def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--sparsity", "0.5", "--output", tmp_path, "--quiet")
+    told = json.loads(run(capsys, "info", tmp_path, "--json"))
+    record = json.loads((tmp_path / "prune.json").read_text())
+    assert told["digest"] == record["digest"] and told["scorer"] == "magnitude" and "base" not in told
+    assert told["settings"]["sparsity"] == 0.5 and told["settings"]["seed"] == 0
+    run(capsys, "verify", tmp_path)
+    model = hf_px.from_pretrained(tmp_path)
+    from hf_px.models import resnet20
+
+    dense = resnet20(generator=torch.Generator().manual_seed(0))
+    mask = hf_px.Ticket.from_pretrained(tmp_path).mask
+    assert same_state(model, mask.apply_(dense))
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "push", "convert", "diff"])
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main([command, "--help"])
+    assert done.value.code == 0
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_wrong_input(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such directory" in fails(capsys, "info", tmp_path / "nowhere")
+    assert "holds no ticket" in fails(capsys, "verify", tmp_path)
+    assert "is a directory here" in fails(capsys, "push", ticket, ticket)
+    with pytest.raises(SystemExit) as done:
+        main(["convert", str(ticket), str(tmp_path / "x"), "--layout", "zip"])
+    assert done.value.code == 2 and "invalid choice" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert "is a file" in fails(capsys, "convert", ticket, tmp_path / "file", "--layout", "packed")

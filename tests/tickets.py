@@ -1,0 +1,51 @@
+"""Small real models with their masks, for the tests of tickets."""
+
+from __future__ import annotations
+
+import timm
+import torch
+from torch import nn
+
+import hf_px
+from hf_px.mask import Mask
+from hf_px.models import resnet20
+
+RESULT = {"dataset": "uoft-cs/cifar10", "split": "test", "metric": "accuracy", "value": 0.9, "dense": 0.93}
+
+
+def pruned(model: nn.Module, sparsity: float = 0.8) -> tuple[nn.Module, Mask]:
+    """The model with its zeros, in eval mode, and a mask in which one kept weight of each tensor is exactly zero."""
+    mask = hf_px.prune(model, "random", sparsity=sparsity, min_per_layer=8, progress=False)
+    with torch.no_grad():
+        for name, weight in mask.tensors_of(model).items():
+            weight[tuple(mask.bits[name].nonzero()[0])] = 0.0
+    return mask.apply_(model).eval(), mask
+
+
+def timm_ticket(num_classes: int = 5, seed: int = 0) -> tuple[nn.Module, Mask]:
+    torch.manual_seed(seed)
+    return pruned(timm.create_model("test_resnet", num_classes=num_classes, zero_init_last=False))
+
+
+def own_ticket(seed: int = 0) -> tuple[nn.Module, Mask]:
+    return pruned(resnet20(generator=torch.Generator().manual_seed(seed)))
+
+
+def transformers_ticket(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Mask]:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    torch.manual_seed(seed)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=4)
+    return pruned(ResNetForImageClassification(config).to(dtype))
+
+
+def same_state(one: nn.Module, other: nn.Module) -> bool:
+    """Names, dtypes and bytes: -0.0 is not 0.0 here."""
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(
+        a[n].dtype == b[n].dtype and a[n].shape == b[n].shape and torch.equal(_raw(a[n]), _raw(b[n])) for n in a
+    )
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
