@@ -12,7 +12,7 @@ Each masked tensor NAME, of shape d_1 … d_n, is stored as
          1        u8       side: 1 if the positions below are the kept ones, 0 if they are the pruned ones
          2        u8       k, at most 32
          3        u8       n, at most 16
-         4        u32      CRC-32 (IEEE) of all that follows in the stream, then of the bytes of NAME:values if there
+         4        u32      CRC-32 (IEEE) of bytes 0 to 3, of all that follows, then of the bytes of NAME:values if there
          8        u64      kept
         16        u64 x n  d_1 … d_n
     then                   ⌈U/8⌉ bytes: the quotients;  ⌈count·k/8⌉ bytes: the remainders
@@ -138,8 +138,9 @@ def encode(bits: Tensor, values: Tensor | None = None) -> Tensor:
             np.packbits(remainders, bitorder="little").tobytes(),
         ]
     )
-    head = struct.pack("<BBBBI", VERSION, side, k, bits.dim(), _crc32(body, values))
-    return torch.frombuffer(bytearray(head + body), dtype=torch.uint8)
+    head = struct.pack("<BBBB", VERSION, side, k, bits.dim())
+    crc = struct.pack("<I", _crc32(head, body, values))
+    return torch.frombuffer(bytearray(head + crc + body), dtype=torch.uint8)
 
 
 def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: bool = True) -> Stream:
@@ -160,13 +161,15 @@ def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: b
         raise TicketError("the head of the mask makes no sense; the file is damaged")
     shape = struct.unpack(f"<{dims}Q", data[_HEAD.size : start].tobytes())
     total = math.prod(shape)  # Python's whole numbers do not overflow
+    if math.prod(side or 1 for side in shape) >= 2**63:  # torch has no such tensor, even if it is empty
+        raise TicketError(f"shape {shape} makes no sense; the file is damaged")
     if total > limit:
         raise TicketError(f"shape {shape} is {total:,} weights, more than this file can stand for ({limit:,})")
     if kept > total:
         raise TicketError(f"{kept:,} weights kept of {total:,}; the file is damaged")
     if values is not None and (values.dim() != 1 or len(values) != kept):
         raise TicketError(f"{kept:,} weights kept, but values of shape {tuple(values.shape)}; the file is damaged")
-    if check and _crc32(data[8:].data, values) != crc:
+    if check and _crc32(data[:4].data, data[8:].data, values) != crc:
         raise TicketError("the checksum does not match; the file is damaged")
     count = kept if side else total - kept
     split = len(data) - (count * k + 7) // 8
@@ -200,8 +203,8 @@ def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def _crc32(body: bytes | memoryview, values: Tensor | None) -> int:
-    crc = zlib.crc32(body)
+def _crc32(head: bytes | memoryview, body: bytes | memoryview, values: Tensor | None) -> int:
+    crc = zlib.crc32(body, zlib.crc32(head))  # the head too: where half is kept, the other side fits as well
     return crc if values is None else zlib.crc32(_bytes(values).data, crc)
 
 
@@ -225,7 +228,9 @@ class Contents:
 
     def state_dict(self) -> dict[str, Tensor]:
         """By the model's own names, tied ones included."""
-        tensors = self.tensors or {}
+        if self.tensors is None:
+            return {}
+        tensors = self.tensors
         whole = tensors | {alias: tensors[name] for alias, name in self.tied.items()}
         return {self.renamed.get(name, name): tensor for name, tensor in whole.items()}
 
@@ -247,7 +252,8 @@ def chunks(contents: Contents) -> Iterator[bytes]:
     stored: dict[str, Tensor] = {}
     crc32: dict[str, int] = {}
     masks: dict[str, str] = {}
-    for name in tensors or mask.bits:
+    # by width as the values will lie, so that the streams are in the order in which a reader finds the tensors
+    for name in sorted(tensors, key=lambda name: -tensors[name].element_size()) or mask.bits:
         if name not in mask.bits or contents.weights == "dense":
             stored[name] = tensors[name]
             crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
@@ -369,7 +375,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
             raise TicketError(f"{path}: {key} in the header does not hold text; the file is damaged")
     with safe_open(path, framework="pt") as file:
-        names = file.offset_keys()  # in the order of the data, which is the model's
+        names = _in_order(path, file.keys())
         masked, plain = _sorted_out(path, names, kind, objects["masks"])
         streams: dict[str, Tensor] = {}
         tensors: dict[str, Tensor] = {}
@@ -416,6 +422,16 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
     )
 
 
+def _in_order(path: Path, names: list[str]) -> list[str]:
+    """As the header lists them, which is the model's order. Not by offset: where a layer is all pruned its values are
+    empty, several lie at one offset, and safetensors gives those in a new order every time."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        listed = json.loads(file.read(length))  # safetensors has read it already: it is JSON, and not too long
+    place = {name: i for i, name in enumerate(listed)}
+    return sorted(names, key=lambda name: place.get(name, -1))
+
+
 @contextmanager
 def _blame(path: Path, name: str) -> Iterator[None]:
     try:
@@ -449,7 +465,7 @@ def _from_base64(text: Any) -> Tensor:
 
 
 def _check(path: Path, found: Mapping[str, int], told: Any, may_be_absent: bool) -> None:
-    if told is None and may_be_absent:  # saved by transformers, which knows no checksums
+    if told is None and (may_be_absent or not found):  # saved by transformers, which knows no checksums; or empty
         return
     if not isinstance(told, str) or len(told) != 8 * len(found):
         raise TicketError(f"{path}: {len(found)} tensors, but not as many checksums; the file is damaged")
