@@ -105,14 +105,18 @@ def stream(data: bytes, values: bytes | None = None) -> Packed:
     return Packed(side, k, crc, kept, shape, bits, len(data))
 
 
-def rice_bits(packed: Packed, k: int) -> int:
-    """Bits of quotients and remainders if this mask were written from this side with this k."""
-    size, last = 0, -1
+def gaps(packed: Packed) -> list[int]:
+    found, last = [], -1
     for position, kept in enumerate(packed.bits):
         if kept == packed.side:
-            size += ((position - last - 1) >> k) + 1 + k
+            found.append(position - last - 1)
             last = position
-    return size
+    return found
+
+
+def rice_bits(gaps: list[int], k: int) -> int:
+    """Bits of quotients and remainders if these gaps were written with this k."""
+    return sum((gap >> k) + 1 + k for gap in gaps)
 
 
 def digest(masks: dict[str, Packed]) -> str:
@@ -167,7 +171,7 @@ def scattered(packed: Packed, values: Stored) -> Stored:
 
 
 def bound(masked: list[tuple[int, int, int]], plain_bytes: int) -> float:
-    """Bytes no code of random masks beats: Σ kept·width + n·H(kept/n)/8 over (kept, n, width), and the plain tensors."""
+    """Bytes no code of random masks beats: Σ kept·width + n·H(kept/n)/8 of (kept, n, width), and the plain tensors."""
     total = float(plain_bytes)
     for kept, n, width in masked:
         total += kept * width

@@ -1,4 +1,4 @@
-"""The packed format: a reader written from the specification agrees, nothing is lost, and the size is near the bound."""
+"""The packed format: a reader written from the specification agrees, nothing is lost, and it is near the bound."""
 
 import functools
 import os
@@ -77,7 +77,7 @@ def masked(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return data.reshape(-1).view(dtype).reshape(shape), bits
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(masked(), min_size=1, max_size=3), masked())
 def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, several: list, other: tuple) -> None:
     tensors = {f"layer.{i}": w for i, (w, _) in enumerate(several)} | {"bias": other[0]}
@@ -99,7 +99,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
         # the rarer side, and the smallest of the k that need the fewest bits
         packed = told.masks[name]
         assert packed.side == (2 * packed.kept <= b.numel())
-        sizes = [oracle.rice_bits(packed, k) for k in range(33)]
+        sizes = [oracle.rice_bits(oracle.gaps(packed), k) for k in range(13)]
         assert packed.k == sizes.index(min(sizes))
     assert found.mask == made.mask and told.digest == told.told["digest"] == made.mask.digest()
     assert told.crc32 == told.told["crc32"]
@@ -114,7 +114,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
     )  # rounded up
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(masked())
 def test_one_stream_alone(pair: tuple[Tensor, Tensor]) -> None:
     weight, bits = pair
@@ -365,7 +365,7 @@ def test_values_of_another_number_are_refused(side: int) -> None:
             format.decode(stream, values, limit=3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(masked(), st.data())
 def test_no_flipped_bit_passes(pair: tuple[Tensor, Tensor], data: st.DataObject) -> None:
     weight, bits = pair
@@ -397,5 +397,5 @@ def test_a_small_file_stands_for_so_much_and_no_more(tmp_path: Path) -> None:
 
 def test_a_dtype_without_a_place_is_refused_by_name() -> None:
     made = contents({"w": torch.ones(2, dtype=torch.complex64)}, {})
-    with pytest.raises(TicketError, match="w: .*complex64"):
+    with pytest.raises(TicketError, match=r"w: .*complex64"):
         whole(made)

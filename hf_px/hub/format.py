@@ -220,6 +220,7 @@ class Contents:
     tied: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     pair: str = ""
+    path: str = ""  # the file that says it; an error names it
 
     @cached_property
     def mask(self) -> Mask:
@@ -350,7 +351,8 @@ def told_by(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     if not isinstance(told, dict):
         raise TicketError(f"{path}: the hf_px record in the header is not an object; the file is damaged")
     if told.get("version") != VERSION:
-        raise TicketError(f"{path}: ticket format {told.get('version')!r}, this hf_px reads {VERSION}; upgrade hf-px")
+        version = f"{told.get('version')!r:.50}"
+        raise TicketError(f"{path}: ticket format {version}, this hf_px reads {VERSION}; upgrade hf-px")
     return told
 
 
@@ -367,7 +369,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         raise TicketError(f"{path}: a safetensors file, but not a ticket of hf_px")
     kind = told.get("weights")
     if kind not in ("packed", "dense", "base"):
-        raise TicketError(f"{path}: weights {kind!r} are neither packed, dense nor base; the file is damaged")
+        raise TicketError(f"{path}: weights {kind!r:.50} are neither packed, dense nor base; the file is damaged")
     objects = {key: told.get(key, {}) for key in ("model", "ticket", "tied", "renamed", "masks")}
     for key, value in objects.items():
         if not isinstance(value, dict):
@@ -383,8 +385,8 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         left = _ROOM + _GROWTH * path.stat().st_size  # what this file may ask for, all its tensors together
         for name in masked:
             with _blame(path, name):
-                stream = _from_base64(objects["masks"][name]) if kind == "dense" else file.get_tensor(name + MASK)
-                values = file.get_tensor(name + VALUES) if kind == "packed" else None
+                stream = _from_base64(objects["masks"][name]) if kind == "dense" else _tensor(file, name + MASK)
+                values = _tensor(file, name + VALUES) if kind == "packed" else None
                 streams[name] = stream
                 width = 1 + (values.element_size() if values is not None else 0)
                 found = decode(stream, values, limit=left // width)
@@ -394,15 +396,19 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
                 crc32[name] = found.crc32
                 if values is not None and weights:
                     tensors[name] = found.weight(values)
-        if weights or kind != "dense":
+        if weights or told.get("crc32") is not None:  # the dense copy is checked too: transformers would not
             for name in plain:
-                tensors[name] = file.get_tensor(name)
-                crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
+                with _blame(path, name):
+                    tensors[name] = _tensor(file, name)
+                    crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
             _check(path, crc32, told.get("crc32"), may_be_absent=kind == "dense")
-    order = [name.removesuffix(VALUES) for name in names if not name.endswith(MASK)]
+    order = names if kind == "dense" else [n.removesuffix(VALUES) for n in names if not n.endswith(MASK)]
+    there = {*masked, *plain}
     for alias, name in objects["tied"].items():
-        if name not in (masked if kind == "base" else {*masked, *plain}):
+        if name not in there:
             raise TicketError(f"{path}: {alias} is tied to {name}, which is not there; the file is damaged")
+        if alias in there:
+            raise TicketError(f"{path}: {alias} is there, and tied to {name} as well; the file is damaged")
 
     def mask() -> Mask:
         mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
@@ -419,7 +425,15 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         objects["tied"],
         objects["renamed"],
         str(told.get("pair", "")),
+        str(path),
     )
+
+
+def _tensor(file: Any, name: str) -> Tensor:
+    kind = file.get_slice(name).get_dtype()
+    if kind not in _DTYPES.values():  # safetensors has more, of which some have no place in torch
+        raise TicketError(f"{kind} is no type of weights; the file is damaged, or of a later hf_px")
+    return file.get_tensor(name)
 
 
 def _in_order(path: Path, names: list[str]) -> list[str]:
@@ -443,9 +457,8 @@ def _blame(path: Path, name: str) -> Iterator[None]:
 def _sorted_out(path: Path, names: list[str], weights: str, masks: dict[str, Any]) -> tuple[list[str], list[str]]:
     """(masked tensors, plain ones); each masked one has all its parts, and each part its place."""
     if weights == "dense":
-        for name in masks:
-            if name not in names:
-                raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
+        for name in sorted(masks.keys() - set(names)):
+            raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
         return [name for name in names if name in masks], names
     streams = [name.removesuffix(MASK) for name in names if name.endswith(MASK)]
     values = {name.removesuffix(VALUES) for name in names if name.endswith(VALUES)}
