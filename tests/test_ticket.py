@@ -297,7 +297,7 @@ def test_a_ticket_for_another_architecture(tmp_path: Path) -> None:
         hf_px.from_pretrained(tmp_path)
     contents.model["architecture"] = "resnet_of_the_future"
     format.write(tmp_path / format.PACKED, contents)
-    with pytest.raises(TicketError, match="knows no model 'resnet_of_the_future'"):
+    with pytest.raises(TicketError, match="has no model 'resnet_of_the_future'"):
         hf_px.from_pretrained(tmp_path)
 
 

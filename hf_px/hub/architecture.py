@@ -8,13 +8,20 @@ and hf_px have, never imported; arguments are numbers and words, never files to 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import timm
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.overrides import TorchFunctionMode
 
 from ..errors import TicketError
 from ..forward import input_shape
@@ -22,6 +29,13 @@ from ..models import MODELS
 
 # where timm would fetch weights from, and what it would do to a checkpoint of its own that a ticket's has behind it
 _NOT_OURS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
+# no side, depth or count of a vision model is larger, nor an argument of timm's: libraries make lists of so many things
+_MAX_NUMBER, _MAX_ARGUMENT = 2**20, 2**17
+# steps in which an architecture may be built, for each tensor that the ticket has; the most that one of timm's needs is
+# a fifth of this
+_ROOM, _EACH = 5_000, 250
+# what transformers would fetch code or settings for, at whatever depth of its config
+_NOT_SETTINGS = {"auto_map", "quantization_config"}
 # arguments of timm.create_model that read files or the network
 _NOT_ARGUMENTS = {
     "pretrained",
@@ -41,6 +55,7 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
             record.pop(key, None)
         name = type(model).__name__
         if getattr(transformers, name, None) is type(model):
+            _check_numbers(record)  # now rather than when it is loaded
             return record | {"architectures": [name], "dtype": str(model.dtype).removeprefix("torch.")}
         return _custom(model)
     config = getattr(model, "pretrained_cfg", None)
@@ -88,10 +103,44 @@ def _compare(model: nn.Module, record: dict[str, Any]) -> None:
         )
 
 
-def shapes(record: Mapping[str, Any], num_classes: int | None = None) -> dict[str, tuple[int, ...]]:
-    """{state_dict name: shape} of the module that the record stands for; takes no memory."""
-    with torch.device("meta"):
+def shapes(
+    record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """{state_dict name: shape} of the module that the record stands for; takes no memory.
+
+    `tensors`, if the ticket's number of them is known, is how many it may have, roughly.
+    """
+    with torch.device("meta"), _at_most(tensors):
         return {name: tuple(t.shape) for name, t in _module(record, num_classes).state_dict().items()}
+
+
+@contextmanager
+def _at_most(tensors: int | None) -> Iterator[None]:
+    """Give up on an architecture that goes on and on: a depth is one number in a record, and hours in a constructor."""
+    if tensors is None:
+        yield
+        return
+    left, thread = _ROOM + _EACH * tensors, threading.get_ident()
+
+    def spend(steps: int) -> None:
+        nonlocal left
+        left -= steps if threading.get_ident() == thread else 0  # the hooks are for all threads
+        if left < 0:
+            raise TicketError(f"config.json: a far larger model than the ticket's {tensors} tensors; is it damaged?")
+
+    class Steps(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            spend(1)
+            return func(*args, **(kwargs or {}))
+
+    hooks = (register_module_parameter_registration_hook, register_module_module_registration_hook)
+    handles = [register(lambda *_: spend(10)) for register in hooks]
+    try:
+        with Steps():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def build(record: Mapping[str, Any], num_classes: int | None = None) -> nn.Module:
@@ -107,11 +156,19 @@ def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
     """
     with torch.device("meta"):
         model = _module(record, None).eval()
+    check_kinds(model, state)
     model.load_state_dict(state, assign=True)
     if any(tensor.is_meta for module in model.modules() for tensor in _tensors(module)):
         model = build(record)
         model.load_state_dict(state, assign=True)
     return model
+
+
+def check_kinds(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Whole numbers for whole numbers, weights for weights; of what width is the ticket's affair."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() != state[name].is_floating_point():
+            raise TicketError(f"{name}: {state[name].dtype} in the ticket, {tensor.dtype} in the architecture")
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -124,18 +181,19 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     if "custom" in record:
         raise TicketError(
-            f"this ticket is of a {record['custom']}, which neither timm, transformers nor hf_px can build; "
+            f"this ticket is of a {_short(record['custom'])}, which neither timm, transformers nor hf_px can build; "
             "build it yourself and call Ticket.from_pretrained(…).to_model(into=module)"
         )
     try:
+        _check_numbers(record)
         if "model_type" in record:
             return _from_transformers(record, num_classes)
         if "architecture" in record:
             return _from_timm(record, num_classes)
-    except (TicketError, ImportError):
+    except TicketError:
         raise
     except Exception as error:  # what a stranger's numbers do to a constructor can be anything
-        name = record.get("architecture") or record.get("model_type")
+        name = _short(record.get("architecture") or record.get("model_type"))
         raise TicketError(f"config.json: {name} cannot be built with these settings ({_brief(error)})") from error
     raise TicketError("config.json names neither a model_type nor an architecture; is this a model's?")
 
@@ -144,20 +202,42 @@ def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tu
     """(model class, config) of a transformers record; both are transformers' own."""
     kind, names = record["model_type"], record.get("architectures")
     if kind not in transformers.CONFIG_MAPPING:
-        raise TicketError(f"config.json: transformers {transformers.__version__} knows no model type {kind!r}")
+        raise TicketError(f"config.json: transformers {transformers.__version__} knows no model type {_short(kind)}")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise TicketError(f"config.json: transformers {transformers.__version__} has no model {names!r}")
-    if record.get("use_pretrained_backbone"):
-        raise TicketError("config.json: use_pretrained_backbone would fetch other weights; a ticket brings its own")
-    if kind == "timm_wrapper":
-        check_timm(record)
-    known = {key: value for key, value in record.items() if key not in ("auto_map", "quantization_config")}
-    config = transformers.CONFIG_MAPPING[kind].from_dict(known)
+        raise TicketError(f"config.json: transformers {transformers.__version__} has no model {_short(names)}")
+    config = transformers.CONFIG_MAPPING[kind].from_dict(_harmless(record))
     if num_classes is not None:
         config.num_labels = num_classes
     return cls, config
+
+
+def _harmless(settings: Any) -> Any:
+    """A transformers config, and those within it, without what fetches code; an error where it names other models."""
+    if isinstance(settings, list):
+        return [_harmless(value) for value in settings]
+    if not isinstance(settings, Mapping):
+        return settings
+    if settings.get("use_pretrained_backbone"):
+        raise TicketError("config.json: use_pretrained_backbone would fetch other weights; a ticket brings its own")
+    kind, backbone = settings.get("model_type"), settings.get("backbone")
+    if kind == "timm_wrapper":
+        check_timm(settings)
+    # a name that timm has builds a module; any other, and any at all elsewhere, is looked up on the Hub
+    known = isinstance(backbone, str) and backbone.isidentifier() and timm.is_model(backbone)
+    if backbone is not None and not (kind == "timm_backbone" and known):
+        raise TicketError(f"config.json: the backbone {_short(backbone)} would be fetched; a ticket brings its own")
+    # attention by the name of a repo is a kernel, that is code, on the Hub
+    dropped = {key for key in settings if key in _NOT_SETTINGS or str(key).endswith("_implementation")}
+    return {key: _harmless(value) for key, value in settings.items() if key not in dropped}
+
+
+def _check_numbers(value: Any, most: int = _MAX_NUMBER) -> None:
+    if isinstance(value, int) and abs(value) > most:
+        raise TicketError(f"config.json: {_short(value)} is no size, depth or count of a vision model")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_numbers(inner, most)
 
 
 def _from_transformers(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
@@ -171,7 +251,7 @@ def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     name = record["architecture"]
     count = record.get("num_classes") if num_classes is None else num_classes
     if not isinstance(count, int) or count < 0:
-        raise TicketError(f"config.json: num_classes is {count!r}, not a number of classes")
+        raise TicketError(f"config.json: num_classes is {_short(count)}, not a number of classes")
     if name in MODELS:
         return MODELS[name](num_classes=count, **args)
     config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _NOT_OURS}
@@ -181,17 +261,18 @@ def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
 def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
     if not isinstance(name, str) or not (name in MODELS or (name.isidentifier() and timm.is_model(name))):
-        raise TicketError(f"config.json: timm {timm.__version__} knows no model {name!r}; is a newer timm needed?")
+        raise TicketError(f"config.json: timm {timm.__version__} has no model {_short(name)}; is a newer timm needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")
     if odd := sorted(_NOT_ARGUMENTS & args.keys()):
         raise TicketError(f"config.json: model_args may not set {odd[0]}, which would read other files; refused")
+    _check_numbers(args, _MAX_ARGUMENT)
     return args
 
 
 def new_head(record: Mapping[str, Any], state: Mapping[str, Tensor], num_classes: int | None) -> list[str]:
     """Tensors of `state` that a module with `num_classes` classes draws anew; a TicketError for any other misfit."""
-    expected = shapes(record, num_classes)
+    expected = shapes(record, num_classes, tensors=len(state))
     if odd := sorted(state.keys() ^ expected.keys()):
         where = "the architecture" if odd[0] in expected else "the ticket"
         raise TicketError(f"{odd[0]}: only {where} has this tensor; is the ticket one for another architecture?")
@@ -202,6 +283,12 @@ def new_head(record: Mapping[str, Any], state: Mapping[str, Tensor], num_classes
         if num_classes is None or have[1:] != want[1:] or want[0] != num_classes:
             raise TicketError(f"{name}: {have} in the ticket, {want} in the architecture; is it for another one?")
     return misfits
+
+
+def _short(value: Any) -> str:
+    """As an error shows it: a stranger's value may be anything, at any length."""
+    text = repr(value)
+    return text if len(text) <= 100 else text[:100] + "…"
 
 
 def _brief(error: BaseException) -> str:

@@ -12,7 +12,7 @@ Each masked tensor NAME, of shape d_1 … d_n, is stored as
          1        u8       side: 1 if the positions below are the kept ones, 0 if they are the pruned ones
          2        u8       k, at most 32
          3        u8       n, at most 16
-         4        u32      CRC-32 (IEEE) of all that follows in the stream, then of the bytes of NAME:values if there
+         4        u32      CRC-32 (IEEE) of bytes 0 to 3, of all that follows, then of the bytes of NAME:values if there
          8        u64      kept
         16        u64 x n  d_1 … d_n
     then                   ⌈U/8⌉ bytes: the quotients;  ⌈count·k/8⌉ bytes: the remainders
@@ -144,8 +144,9 @@ def encode(bits: Tensor, values: Tensor | None = None) -> Tensor:
             np.packbits(remainders, bitorder="little").tobytes(),
         ]
     )
-    head = struct.pack("<BBBBI", VERSION, side, k, bits.dim(), _crc32(body, values))
-    return torch.frombuffer(bytearray(head + body), dtype=torch.uint8)
+    head = struct.pack("<BBBB", VERSION, side, k, bits.dim())
+    crc = struct.pack("<I", _crc32(head, body, values))
+    return torch.frombuffer(bytearray(head + crc + body), dtype=torch.uint8)
 
 
 def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: bool = True) -> Stream:
@@ -166,13 +167,15 @@ def decode(stream: Tensor, values: Tensor | None = None, *, limit: int, check: b
         raise TicketError("the head of the mask makes no sense; the file is damaged")
     shape = struct.unpack(f"<{dims}Q", data[_HEAD.size : start].tobytes())
     total = math.prod(shape)  # Python's whole numbers do not overflow
+    if math.prod(side or 1 for side in shape) >= 2**63:  # torch has no such tensor, even if it is empty
+        raise TicketError(f"shape {shape} makes no sense; the file is damaged")
     if total > limit:
         raise TicketError(f"shape {shape} is {total:,} weights, more than this file can stand for ({limit:,})")
     if kept > total:
         raise TicketError(f"{kept:,} weights kept of {total:,}; the file is damaged")
     if values is not None and (values.dim() != 1 or len(values) != kept):
         raise TicketError(f"{kept:,} weights kept, but values of shape {tuple(values.shape)}; the file is damaged")
-    if check and _crc32(data[8:].data, values) != crc:
+    if check and _crc32(data[:4].data, data[8:].data, values) != crc:
         raise TicketError("the checksum does not match; the file is damaged")
     count = kept if side else total - kept
     split = len(data) - (count * k + 7) // 8
@@ -205,8 +208,8 @@ def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def _crc32(body: bytes | memoryview, values: Tensor | None) -> int:
-    crc = zlib.crc32(body)
+def _crc32(head: bytes | memoryview, body: bytes | memoryview, values: Tensor | None) -> int:
+    crc = zlib.crc32(body, zlib.crc32(head))  # the head too: where half is kept, the other side fits as well
     return crc if values is None else zlib.crc32(_bytes(values).data, crc)
 
 
@@ -222,6 +225,8 @@ class Contents:
     tied: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     pair: str = ""
+    path: str = ""  # the file that says it; an error names it
+    names: tuple[str, ...] = ()  # of the masked tensors, where the mask itself is put off
 
     @cached_property
     def mask(self) -> Mask:
@@ -230,9 +235,15 @@ class Contents:
 
     def state_dict(self) -> dict[str, Tensor]:
         """By the model's own names, tied ones included."""
-        tensors = self.tensors or {}
+        if self.tensors is None:
+            return {}
+        tensors = self.tensors
         whole = tensors | {alias: tensors[name] for alias, name in self.tied.items()}
         return {self.renamed.get(name, name): tensor for name, tensor in whole.items()}
+
+    def masked(self) -> list[str]:
+        """The masked tensors, by the model's own names."""
+        return [self.renamed.get(name, name) for name in self.names]
 
     def own_mask(self) -> Mask:
         """By the model's own names, tied ones included."""
@@ -252,7 +263,8 @@ def chunks(contents: Contents) -> Iterator[bytes]:
     stored: dict[str, Tensor] = {}
     crc32: dict[str, int] = {}
     masks: dict[str, str] = {}
-    for name in tensors or mask.bits:
+    # by width as the values will lie, so that the streams are in the order in which a reader finds the tensors
+    for name in sorted(tensors, key=lambda name: -tensors[name].element_size()) or mask.bits:
         if name not in mask.bits or contents.weights == "dense":
             stored[name] = tensors[name]
             crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
@@ -349,7 +361,8 @@ def told_by(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     if not isinstance(told, dict):
         raise TicketError(f"{path}: the hf_px record in the header is not an object; the file is damaged")
     if told.get("version") != VERSION:
-        raise TicketError(f"{path}: ticket format {told.get('version')!r}, this hf_px reads {VERSION}; upgrade hf-px")
+        version = f"{told.get('version')!r:.50}"
+        raise TicketError(f"{path}: ticket format {version}, this hf_px reads {VERSION}; upgrade hf-px")
     return told
 
 
@@ -366,7 +379,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         raise TicketError(f"{path}: a safetensors file, but not a ticket of hf_px")
     kind = told.get("weights")
     if kind not in ("packed", "dense", "base"):
-        raise TicketError(f"{path}: weights {kind!r} are neither packed, dense nor base; the file is damaged")
+        raise TicketError(f"{path}: weights {kind!r:.50} are neither packed, dense nor base; the file is damaged")
     objects = {key: told.get(key, {}) for key in ("model", "ticket", "tied", "renamed", "masks")}
     for key, value in objects.items():
         if not isinstance(value, dict):
@@ -374,7 +387,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
             raise TicketError(f"{path}: {key} in the header does not hold text; the file is damaged")
     with safe_open(path, framework="pt") as file:
-        names = file.offset_keys()  # in the order of the data, which is the model's
+        names = _in_order(path, file.keys())
         masked, plain = _sorted_out(path, names, kind, objects["masks"])
         streams: dict[str, Tensor] = {}
         tensors: dict[str, Tensor] = {}
@@ -382,8 +395,8 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         left = _ROOM + _GROWTH * path.stat().st_size  # what this file may ask for, all its tensors together
         for name in masked:
             with _blame(path, name):
-                stream = _from_base64(objects["masks"][name]) if kind == "dense" else file.get_tensor(name + MASK)
-                values = file.get_tensor(name + VALUES) if kind == "packed" else None
+                stream = _from_base64(objects["masks"][name]) if kind == "dense" else _tensor(file, name + MASK)
+                values = _tensor(file, name + VALUES) if kind == "packed" else None
                 streams[name] = stream
                 width = 1 + (values.element_size() if values is not None else 0)
                 found = decode(stream, values, limit=left // width)
@@ -393,15 +406,19 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
                 crc32[name] = found.crc32
                 if values is not None and weights:
                     tensors[name] = found.weight(values)
-        if weights or kind != "dense":
+        if weights or told.get("crc32") is not None:  # the dense copy is checked too: transformers would not
             for name in plain:
-                tensors[name] = file.get_tensor(name)
-                crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
+                with _blame(path, name):
+                    tensors[name] = _tensor(file, name)
+                    crc32[name] = zlib.crc32(_bytes(tensors[name]).data)
             _check(path, crc32, told.get("crc32"), may_be_absent=kind == "dense")
-    order = [name.removesuffix(VALUES) for name in names if not name.endswith(MASK)]
+    order = names if kind == "dense" else [n.removesuffix(VALUES) for n in names if not n.endswith(MASK)]
+    there = {*masked, *plain}
     for alias, name in objects["tied"].items():
-        if name not in (masked if kind == "base" else {*masked, *plain}):
+        if name not in there:
             raise TicketError(f"{path}: {alias} is tied to {name}, which is not there; the file is damaged")
+        if alias in there:
+            raise TicketError(f"{path}: {alias} is there, and tied to {name} as well; the file is damaged")
 
     def mask() -> Mask:
         mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
@@ -418,7 +435,26 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         objects["tied"],
         objects["renamed"],
         str(told.get("pair", "")),
+        str(path),
+        tuple(masked),
     )
+
+
+def _tensor(file: Any, name: str) -> Tensor:
+    kind = file.get_slice(name).get_dtype()
+    if kind not in _DTYPES.values():  # safetensors has more, of which some have no place in torch
+        raise TicketError(f"{kind} is no type of weights; the file is damaged, or of a later hf_px")
+    return file.get_tensor(name)
+
+
+def _in_order(path: Path, names: list[str]) -> list[str]:
+    """As the header lists them, which is the model's order. Not by offset: where a layer is all pruned its values are
+    empty, several lie at one offset, and safetensors gives those in a new order every time."""
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        listed = json.loads(file.read(length))  # safetensors has read it already: it is JSON, and not too long
+    place = {name: i for i, name in enumerate(listed)}
+    return sorted(names, key=lambda name: place.get(name, -1))
 
 
 @contextmanager
@@ -432,9 +468,8 @@ def _blame(path: Path, name: str) -> Iterator[None]:
 def _sorted_out(path: Path, names: list[str], weights: str, masks: dict[str, Any]) -> tuple[list[str], list[str]]:
     """(masked tensors, plain ones); each masked one has all its parts, and each part its place."""
     if weights == "dense":
-        for name in masks:
-            if name not in names:
-                raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
+        for name in sorted(masks.keys() - set(names)):
+            raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
         return [name for name in names if name in masks], names
     streams = [name.removesuffix(MASK) for name in names if name.endswith(MASK)]
     values = {name.removesuffix(VALUES) for name in names if name.endswith(VALUES)}
@@ -454,7 +489,7 @@ def _from_base64(text: Any) -> Tensor:
 
 
 def _check(path: Path, found: Mapping[str, int], told: Any, may_be_absent: bool) -> None:
-    if told is None and may_be_absent:  # saved by transformers, which knows no checksums
+    if told is None and (may_be_absent or not found):  # saved by transformers, which knows no checksums; or empty
         return
     if not isinstance(told, str) or len(told) != 8 * len(found):
         raise TicketError(f"{path}: {len(found)} tensors, but not as many checksums; the file is damaged")

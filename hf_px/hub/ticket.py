@@ -18,7 +18,8 @@ import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -129,7 +130,8 @@ class Ticket:
         """The true mask, by the model's own names."""
         if self._own_mask is None:
             assert self._contents is not None
-            self._own_mask = self._contents.own_mask()
+            with self._named():
+                self._own_mask = self._contents.own_mask()
         return self._own_mask
 
     @property
@@ -151,18 +153,39 @@ class Ticket:
             if num_classes is not None or into is not None:
                 raise ValueError("this ticket holds its model already; save it and load it to get another")
             return self._live()
+        with self._named():
+            if into is not None:
+                return self._fill_(into)
+            if self._contents.tensors is None:
+                return self._from_base(num_classes)
+            return self._built(num_classes)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of what a ticket file says, with the name of the file."""
+        path = self._contents.path if self._contents is not None else ""
+        try:
+            yield
+        except TicketError as error:
+            text = str(error)
+            if path in text:
+                raise
+            raise TicketError(f"{path}: {text}") from error
+
+    def _built(self, num_classes: int | None) -> nn.Module:
         contents = self._contents
-        if into is not None:
-            return self._fill_(into)
-        if contents.tensors is None:
-            return self._from_base(num_classes)
+        assert contents is not None
+        if contents.weights == "dense":  # a packed file cannot hold anything where the mask is 0
+            for name, count in violations(contents.tensors or {}, contents.mask).items():
+                raise TicketError(f"{name}: {count:,} pruned weights are not zero; the file is damaged")
         state = contents.state_dict()
         drawn = architecture.new_head(contents.model, state, num_classes)
         if not drawn and not contents.tied:
             return self._marked(architecture.filled(contents.model, state))
         model = architecture.build(contents.model, num_classes)
+        architecture.check_kinds(model, state)
         # copied, not assigned: two names of one tensor would part
-        model.to(next(t.dtype for t in state.values() if t.is_floating_point()))
+        model.to(next((t.dtype for t in state.values() if t.is_floating_point()), torch.float32))
         fresh = model.state_dict()
         model.load_state_dict(state | {name: fresh[name] for name in drawn})
         if drawn:
@@ -171,6 +194,10 @@ class Ticket:
 
     def _marked(self, model: nn.Module) -> nn.Module:
         """A transformers model carries its mask along, so that its own save_pretrained keeps it."""
+        assert self._contents is not None
+        own = dict(model.named_parameters(remove_duplicate=False))
+        if odd := [name for name in self._contents.masked() if name not in own]:
+            raise TicketError(f"{odd[0]}: has a mask, but is no parameter of the model; the file is damaged")
         if isinstance(model, PreTrainedModel):
             attach_(model, self.mask_for(model), self._told)
         return model
@@ -200,11 +227,20 @@ class Ticket:
         base, revision = self._told.get("base"), self._told.get("base_revision")
         if not isinstance(base, str) or not isinstance(revision, str):
             raise TicketError("a mask without weights, and it names no base to take them from; the file is damaged")
+        # before anything is fetched: what the record says is a stranger's. A mask has no biases, so there are more
+        expected = architecture.shapes(contents.model, num_classes, tensors=10 * len(self.mask.bits))
+        for name in self.mask.bits:
+            if name not in expected:
+                raise TicketError(f"{name}: has a mask, but no place in the architecture; is it for another one?")
         try:
             model, drawn = load_base(contents.model, base, revision, num_classes)
         except HfPxError as error:
             raise TicketError(
                 f"the weights of this ticket are those of {base} at commit {revision}, which cannot be had: {error}"
+            ) from error
+        except Exception as error:  # what is found on the Hub is not ours, and goes to the libraries that read it
+            raise TicketError(
+                f"the weights of this ticket are those of {base} at commit {revision}, which cannot be loaded: {error}"
             ) from error
         if drawn:
             _say_new_head(drawn, num_classes)

@@ -10,12 +10,14 @@ imported where it is used.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter, revert_weight_conversion
 from transformers.modeling_utils import PreTrainedModel
@@ -67,6 +69,7 @@ class TicketQuantizer(HfQuantizer):
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
         self._shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        self._files = checkpoint_files or []
         self._contents = _told_by(checkpoint_files)
 
     def get_weight_conversions(self) -> list[WeightConverter]:
@@ -86,6 +89,7 @@ class TicketQuantizer(HfQuantizer):
             for step in getattr(model, "_weight_conversions", None) or []
             if not any(isinstance(op, _Unpack) for op in getattr(step, "operations", ()))
         ]
+        _check_names(model, self._files, self._contents)
         drawn = self._draw_new_head_(model)
         bits = dict(self._found)
         if self._contents is not None:
@@ -95,6 +99,9 @@ class TicketQuantizer(HfQuantizer):
                 bits = {own[name]: b for name, b in self._contents.mask.bits.items() if name in own}
                 bits |= _without_prefix(model, self._contents.mask.bits, own)
         self.mask = Mask({name: b for name, b in bits.items() if name not in drawn})
+        # unpacked, they cannot be anything else
+        for name, count in violations(dict(model.state_dict()), self.mask).items() if not self._found else ():
+            raise TicketError(f"{self._files[0]}: {name}: {count:,} pruned weights are not zero; the file is damaged")
         self.quantization_config.layout = "dense"  # as which save_pretrained will write it
         return model
 
@@ -102,6 +109,10 @@ class TicketQuantizer(HfQuantizer):
         """With a quantizer at work transformers does not look at shapes: a new head would get the old one's weights."""
         own = dict(model.named_parameters(remove_duplicate=False))
         drawn = [name for name, p in own.items() if name in self._shapes and p.shape != self._shapes[name]]
+        for name, buffer in model.named_buffers():
+            if name in self._shapes and buffer.shape != self._shapes[name]:
+                have, want = tuple(buffer.shape), tuple(self._shapes[name])
+                raise TicketError(f"{name}: {have} in the ticket, {want} in the model; is it for another architecture?")
         for name in drawn:
             have, want = tuple(own[name].shape), tuple(self._shapes[name])
             if have[1:] != want[1:] or want[0] != getattr(model.config, "num_labels", None):
@@ -219,6 +230,26 @@ def _told_by(files: list[str] | None) -> Contents | None:
     if not files or len(files) != 1 or Path(files[0]).suffix != ".safetensors" or format.told_by(files[0]) is None:
         return None
     return format.read(files[0], weights=False)
+
+
+def _check_names(model: PreTrainedModel, files: list[str], contents: Contents | None) -> None:
+    """A tensor that the files lack is drawn at random by transformers, which only mentions it.
+
+    That is right for the head of another task; a model of the class that was saved has all its tensors.
+    """
+    if type(model).__name__ not in (model.config.architectures or ()):
+        return
+    there = set(contents.tied) if contents is not None else set()
+    for path in files:
+        if Path(path).suffix != ".safetensors":
+            return
+        with safe_open(path, framework="pt") as file:
+            there |= {name.removesuffix(VALUES) for name in file.offset_keys()}
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    may_lack = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
+    for own, name in checkpoint_names(model).items():
+        if name not in there and own not in tied and not any(pattern.search(own) for pattern in may_lack):
+            raise TicketError(f"{files[0]}: lacks {name}; it is damaged, or config.json is another model's")
 
 
 def _check(model: nn.Module, mask: Mask) -> None:
