@@ -85,17 +85,15 @@ def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> 
         raise ValueError(f"{name}: not loaded as an image classifier of transformers: {_first_line(error)}") from error
 
 
-def load_base(
-    record: Mapping[str, Any], base: str, revision: str, num_classes: int | None
-) -> tuple[nn.Module, list[str]]:
+def load_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
     """(the model of a ticket's record with the weights of its base, the tensors of a new head)."""
-    source = Source.of(base, revision=revision)
+    base, revision = source.name, source.revision
     if source.file("config.json") is None:
         raise TicketError(f"{base}: has no config.json at {revision}; is it a model?")
     load = _transformers_base if "model_type" in record else _timm_base
     try:
         with explained(base, revision):
-            return load(record, base, revision, num_classes)
+            return load(record, source, num_classes)
     except TicketError:
         raise
     except Exception as error:  # whatever a stranger's files do to timm and transformers
@@ -103,11 +101,19 @@ def load_base(
 
 
 def _transformers_base(
-    record: Mapping[str, Any], base: str, revision: str, num_classes: int | None
+    record: Mapping[str, Any], source: Source, num_classes: int | None
 ) -> tuple[nn.Module, list[str]]:
+    base = source.name
     cls, settings = transformers_class(record, num_classes)
     model, info = cls.from_pretrained(
-        base, revision=revision, config=settings, ignore_mismatched_sizes=True, output_loading_info=True
+        base,
+        revision=source.revision,
+        token=source.token,
+        cache_dir=source.cache_dir,
+        local_files_only=source.local_files_only,
+        config=settings,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
     )
     odd = sorted(info["missing_keys"])
     # of another size the head alone, in its first side, and only when asked for: the rest would be random weights
@@ -123,12 +129,17 @@ def _transformers_base(
     return model.eval(), sorted(name for name, *_ in info["mismatched_keys"])
 
 
-def _timm_base(
-    record: Mapping[str, Any], base: str, revision: str, num_classes: int | None
-) -> tuple[nn.Module, list[str]]:
+def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
     args = check_timm(record)
+    base = source.name
+    # fetched here, not by timm, which cannot be given a token
+    weights = source.file("model.safetensors") or source.file("pytorch_model.bin")
+    if weights is None:
+        raise TicketError(
+            f"{base}: has no weights at {source.revision}: neither model.safetensors nor pytorch_model.bin"
+        )
     count = record.get("num_classes") if num_classes is None else num_classes
-    model = timm.create_model(f"hf-hub:{base}@{revision}", pretrained=True, num_classes=count, **args)
+    model = timm.create_model(f"local-dir:{weights.parent}", pretrained=True, num_classes=count, **args)
     config: Any = model.pretrained_cfg
     if config.get("architecture") != record["architecture"]:
         raise TicketError(f"{base} is a {config.get('architecture')}, the ticket's is a {record['architecture']}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -22,7 +22,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.file_download import _CACHED_NO_EXIST
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import TicketError
@@ -86,20 +85,15 @@ class Source:
                 )
         except RemoteEntryNotFoundError:
             return None
-        except TicketError as error:
-            if self._known_to_be_absent(name, error):
+        except TicketError:
+            # without the Hub: it may have said, the last time, that there is no such file; most layouts lack one
+            known = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
+            if known is _CACHED_NO_EXIST:
                 return None
             raise
         if _SHA.fullmatch(path.parent.name):
             self.revision = path.parent.name  # someone may push between two files
         return path
-
-    def _known_to_be_absent(self, name: str, error: TicketError) -> bool:
-        """Without the Hub: did it say, the last time, that there is no such file? Of some layouts one is missing."""
-        if not isinstance(error.__cause__, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
-            return False
-        where = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
-        return where is _CACHED_NO_EXIST
 
 
 @contextmanager

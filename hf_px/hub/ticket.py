@@ -80,6 +80,7 @@ class Ticket:
         self._own_mask: Mask | None = mask
         self._contents: Contents | None = None
         self._args = model_args
+        self._where: dict[str, Any] = {}  # how the ticket was fetched, and its base is
         told = {
             "base": base,
             "base_revision": base_revision,
@@ -113,13 +114,15 @@ class Ticket:
         source = Source.of(
             repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
         )
-        return cls._of(_contents(source))
+        ticket = cls._of(_contents(source))
+        ticket._where = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        return ticket
 
     @classmethod
     def _of(cls, contents: Contents) -> Ticket:
         ticket = cls.__new__(cls)
         ticket._model, ticket._own_mask, ticket._args = None, None, None
-        ticket._contents, ticket._told = contents, contents.ticket
+        ticket._contents, ticket._told, ticket._where = contents, contents.ticket, {}
         return ticket
 
     @property
@@ -195,7 +198,8 @@ class Ticket:
         if not isinstance(base, str) or not isinstance(revision, str):
             raise TicketError("a mask without weights, and it names no base to take them from; the file is damaged")
         try:
-            model, drawn = load_base(contents.model, base, revision, num_classes)
+            source = Source.of(base, revision=revision, **self._where)
+            model, drawn = load_base(contents.model, source, num_classes)
         except HfPxError as error:
             raise TicketError(
                 f"the weights of this ticket are those of {base} at commit {revision}, which cannot be had: {error}"
@@ -259,7 +263,7 @@ class Ticket:
                 _write(Path(folder), contents, layout, repo_id)
             except OSError as error:
                 raise full(error) from error
-            if _has_own_card(repo_id, revision, token):
+            if _has_own_card(api, repo_id, revision):
                 warnings.warn(f"{repo_id} has a card of its own; it is left as it is", stacklevel=2)
                 (Path(folder) / card.NAME).unlink()
             stale = [name for name in (PACKED, DENSE) if name not in _KIND[layout]]
@@ -447,9 +451,12 @@ def _say_new_head(drawn: list[str], num_classes: int | None) -> None:
     )
 
 
-def _has_own_card(repo_id: str, revision: str | None, token: str | bool | None) -> bool:
+def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     """Is there a card that somebody wrote by hand?"""
-    path = Source(repo_id, revision, token).file(card.NAME)
+    with explained(repo_id, revision):
+        now = api.model_info(repo_id, revision=revision).sha
+    # at this very commit: while the Hub stumbles, a cache would answer for a branch with the card of last week
+    path = Source(repo_id, now, api.token).file(card.NAME)
     return path is not None and not card.is_ours(path)
 
 

@@ -113,6 +113,16 @@ def test_a_card_written_by_hand_is_kept(hub):
     assert hub.files(X)["README.md"] == mine and set(hub.files(X)) == WEIGHTS["both"] | BESIDE
 
 
+def test_a_card_written_by_hand_is_kept_though_the_cache_has_ours(hub):
+    ticket("test_resnet").push_to_hub(X)
+    ticket("test_resnet", 1).push_to_hub(X)  # has looked at the card, which was ours
+    mine = b"---\nlicense: mit\n---\n# Mine\n"
+    hub.put(X, {"README.md": mine})
+    with hub.fault("HEAD /alice/x/resolve", status=503), pytest.warns(UserWarning, match="card of its own"):
+        ticket("test_resnet").push_to_hub(X)
+    assert hub.files(X)["README.md"] == mine
+
+
 def test_our_own_card_is_written_anew(hub):
     ticket("test_resnet").push_to_hub(X)
     first = hub.files(X)["README.md"]
@@ -328,12 +338,33 @@ def test_mask_only_needs_a_base_that_cannot_move(hub, told, message):
     assert not hub.requests
 
 
+@pytest.mark.parametrize("kind", ["test_resnet", "transformers"])
+def test_a_private_base(hub, kind, tmp_path, nobody):
+    hub.create_repo("alice/base", private=True)
+    commit = push_base(hub, kind, tmp_path / "base")
+    made = hf_px.Ticket(*pruned(kind), base="alice/base", base_revision=commit)
+    made.push_to_hub(X, layout="mask-only", token="hf_alice")
+    with pytest.raises(TicketError, match=r"alice/base.* private one that you may not see"):
+        hf_px.from_pretrained(X)
+    where = {"token": "hf_alice", "cache_dir": tmp_path / "cache"}
+    assert same(hf_px.Ticket.from_pretrained(X, **where), made)
+    assert same(hf_px.Ticket.from_pretrained(X, cache_dir=tmp_path / "cache", local_files_only=True), made)
+
+
 # Families of timm: what their checkpoints go through on the way in must not change a ticket's
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["test_vit", "test_efficientnet", "test_convnext", "test_resnet-grey", "test_efficientnet-grey", "test_vit-grey"],
+    [
+        "test_vit",
+        "test_efficientnet",
+        "test_convnext",
+        "test_resnet-grey",
+        "test_efficientnet-grey",
+        "test_vit-grey",
+        pytest.param("inception_v3.tf_in1k", marks=pytest.mark.slow),  # its own weights have a class too many
+    ],
 )
 def test_timm_reads_the_dense_copy(hub, kind):
     channels, size = (1 if kind.endswith("-grey") else 3), 160
