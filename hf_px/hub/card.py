@@ -13,7 +13,6 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from ..errors import TicketError
 from ..registry import scorers
 from ..rounds import list_scorers
-from ..store import write_atomic
 from . import format
 from .format import DENSE, PACKED, Contents
 from .picture import densities
@@ -38,12 +37,15 @@ def checked_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if value is not None}
 
 
-def write(directory: Path, contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None) -> None:
-    """The card and its picture; a card that somebody has written by hand is left alone."""
+def files(
+    directory: Path, contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None
+) -> dict[str, bytes]:
+    """The card and its picture; without a card where somebody has written one by hand."""
+    found = {PICTURE: densities(contents.mask).encode()}
     path = directory / NAME
     if not path.is_file() or is_ours(path):
-        write_atomic(path, text(contents, layout, sizes, repo).encode())
-    write_atomic(directory / PICTURE, densities(contents.mask).encode())
+        found[NAME] = text(contents, layout, sizes, repo).encode()
+    return found
 
 
 def is_ours(path: Path) -> bool:

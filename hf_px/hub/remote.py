@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -85,6 +85,12 @@ class Source:
                 )
         except RemoteEntryNotFoundError:
             return None
+        except TicketError:
+            # without the Hub: it may have said, the last time, that there is no such file; most layouts lack one
+            known = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
+            if known is _CACHED_NO_EXIST:
+                return None
+            raise
         if _SHA.fullmatch(path.parent.name):
             self.revision = path.parent.name  # someone may push between two files
         return path
@@ -109,6 +115,9 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise TicketError(f"{repo}: HF_HUB_OFFLINE is set; unset it, or name a local directory") from error
     except LocalEntryNotFoundError as error:
+        if isinstance(error.__cause__, (HTTPError, OfflineModeIsEnabled)):
+            with explained(repo, revision):  # why the Hub was not asked, or what it answered
+                raise error.__cause__ from None
         raise TicketError(
             f"{repo}: not in the local cache, and the Hub was not asked or did not answer; check the network, "
             "HF_HUB_OFFLINE and local_files_only"
@@ -117,7 +126,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         status = error.response.status_code
         way = {
             401: "log in with `hf auth login`, or pass token=",
-            403: "the token may not do this; it needs the right to write to this repo",
+            403: "the token may not do this; to push, it needs the right to write to this repo",
             409: "someone else is changing the repo; try again",
             412: "the repo has changed in the meantime; try again",
             429: "too many requests; wait a few minutes and try again",
@@ -129,12 +138,23 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         raise TicketError(
             f"{repo}: the connection failed ({_brief(error)}); try again, it goes on where it was"
         ) from error
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, (HTTPError, OSError)):
+            raise
+        with explained(repo, revision):  # huggingface_hub says of a large file only that it was not uploaded
+            raise error.__cause__ from None
     except OSError as error:
+        if error.errno is None:  # not the system's but a client's own: a download of another size than was told, …
+            raise TicketError(f"{repo}: {_brief(error)}; try again") from error
         raise full(error) from error
 
 
 def full(error: OSError) -> Exception:
     """Disk full, said plainly; any other OSError as it is."""
+    if error.errno == errno.EFBIG:
+        return TicketError(
+            "a file of this size may not be written here (ulimit -f); nothing was changed: save elsewhere"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" at {error.filename}" if error.filename else ""
         return TicketError(f"no space left on the disk{where}; nothing was changed: free some and try again")

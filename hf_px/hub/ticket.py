@@ -27,7 +27,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from huggingface_hub import HfApi
-from huggingface_hub.errors import RemoteEntryNotFoundError
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
@@ -41,8 +40,9 @@ from . import architecture, card, format
 from .backbones import load_base
 from .format import DENSE, PACKED, Contents
 from .remote import Source, explained, full
-from .transformers import attach_, checkpoint_names
+from .transformers import NOT_FOR_TIMM, attach_, checkpoint_names
 
+CONFIG = "config.json"
 Layout = Literal["both", "packed", "dense", "mask-only"]
 # {file: what its `weights` are}; a pair is written in this order
 _KIND = {
@@ -83,6 +83,7 @@ class Ticket:
         self._own_mask: Mask | None = mask
         self._contents: Contents | None = None
         self._args = model_args
+        self._where: dict[str, Any] = {}  # how the ticket was fetched, and its base is
         told = {
             "base": base,
             "base_revision": base_revision,
@@ -116,13 +117,15 @@ class Ticket:
         source = Source.of(
             repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
         )
-        return cls._of(_contents(source))
+        ticket = cls._of(_contents(source))
+        ticket._where = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        return ticket
 
     @classmethod
     def _of(cls, contents: Contents) -> Ticket:
         ticket = cls.__new__(cls)
         ticket._model, ticket._own_mask, ticket._args = None, None, None
-        ticket._contents, ticket._told = contents, contents.ticket
+        ticket._contents, ticket._told, ticket._where = contents, contents.ticket, {}
         return ticket
 
     @property
@@ -233,7 +236,8 @@ class Ticket:
             if name not in expected:
                 raise TicketError(f"{name}: has a mask, but no place in the architecture; is it for another one?")
         try:
-            model, drawn = load_base(contents.model, base, revision, num_classes)
+            source = Source.of(base, revision=revision, **self._where)
+            model, drawn = load_base(contents.model, source, num_classes)
         except HfPxError as error:
             raise TicketError(
                 f"the weights of this ticket are those of {base} at commit {revision}, which cannot be had: {error}"
@@ -300,7 +304,7 @@ class Ticket:
                 _write(Path(folder), contents, layout, repo_id)
             except OSError as error:
                 raise full(error) from error
-            if _has_own_card(repo_id, revision, token):
+            if _has_own_card(api, repo_id, revision):
                 warnings.warn(f"{repo_id} has a card of its own; it is left as it is", stacklevel=2)
                 (Path(folder) / card.NAME).unlink()
             stale = [name for name in (PACKED, DENSE) if name not in _KIND[layout]]
@@ -329,7 +333,8 @@ class Ticket:
                     f"huggingface_hub.model_info({base!r}).sha is today's"
                 )
         elif contents.tensors is None:
-            contents = Ticket(self.to_model(), self.mask)._snapshot(told=contents.ticket)
+            whole = Ticket(self.to_model(), self.mask, model_args=contents.model.get("model_args"))
+            contents = whole._snapshot(told=contents.ticket)
         assert layout == "mask-only" or contents.tensors is not None
         for name, count in violations(contents.tensors or {}, contents.mask).items() if contents.tensors else ():
             raise TicketError(
@@ -391,38 +396,52 @@ def from_pretrained(
 
 
 def _contents(source: Source) -> Contents:
-    packed = source.file(PACKED)
-    if packed is None:
+    packed, dense = source.file(PACKED), None
+    if packed is None or source.is_dir:  # on the Hub the dense copy is not fetched where it is not needed
         dense = source.file(DENSE)
-        if dense is None or format.told_by(dense) is None:
+    told = None if dense is None else format.told_by(dense)
+    if packed is None:
+        if dense is None or told is None:
             raise TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} of hf_px's")
         return format.read(dense)
-    contents = format.read(packed)
-    dense = source.path / DENSE if source.is_dir else None  # on the Hub it is not fetched for this
-    if dense is not None and dense.is_file() and (format.told_by(dense) or {}).get("pair") != format.pair(packed):
+    if dense is None or (told or {}).get("pair") == format.pair(packed):
+        return format.read(packed)
+    if "crc32" not in (told or {}):  # which transformers does not write: trained on and saved by it
         raise TicketError(
             f"{source.name}: {DENSE} has been saved anew and is no longer the same ticket as {PACKED}; "
             "remove the one that is out of date"
         )
-    return contents
+    # both are whole, one of the old ticket and one of the new; timm and transformers read this one
+    warnings.warn(
+        f"{source.name}: {PACKED} and {DENSE} are two tickets, as when a save was interrupted; {DENSE} is the one "
+        "that is read. Save again, or remove the other",
+        stacklevel=4,
+    )
+    return format.read(dense)
 
 
 def _write(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
-    marked = contents.model if layout == "mask-only" else contents.model | _mark(layout)
+    marked = _marked(contents.model, layout)
     config = (json.dumps(marked, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    where = directory / "config.json"
+    where = directory / CONFIG
     moved = not where.is_file() or where.read_bytes() != config
-    for left in directory.glob(".*.safetensors.*.new*"):  # by a save that was killed
+    for left in directory.glob(".*.hf_px-new*"):  # by a save that was killed
         left.unlink(missing_ok=True)
-    beside = {name: directory / f".{name}.{os.getpid()}.new" for name in _KIND[layout]}
+    beside: dict[str, Path] = {}
     try:
         for name, kind in _KIND[layout].items():
             pair = format.pair(beside[PACKED]) if layout == "both" and name == DENSE else ""
             tensors = None if kind == "base" else contents.tensors
+            beside[name] = _beside(directory, name)
             format.write(beside[name], replace(contents, weights=kind, tensors=tensors, pair=pair))
         sizes = {name: path.stat().st_size for name, path in beside.items()}
+        texts = card.files(directory, contents, layout, sizes, repo) | ({CONFIG: config} if moved else {})
+        for name, text in texts.items():
+            beside[name] = _beside(directory, name)
+            write_atomic(beside[name], text)
+        # from here on nothing needs space on the disk. At each step every weights file is a whole ticket of hf_px's,
+        # old or new; others need config.json too: none sees new weights under an old one or the other way
         if moved:
-            # without it readers other than hf_px refuse: none sees new weights under an old config or the other way
             where.unlink(missing_ok=True)
         for name in (DENSE, PACKED):
             if name in beside:
@@ -430,17 +449,27 @@ def _write(directory: Path, contents: Contents, layout: str, repo: str | None = 
         for name in (DENSE, PACKED):
             if name not in beside:
                 (directory / name).unlink(missing_ok=True)
-        card.write(directory, contents, layout, sizes, repo)
-        if moved:
-            write_atomic(where, config)
+        for name in texts:  # config.json last
+            os.replace(beside[name], directory / name)
     finally:
         for path in beside.values():
             path.unlink(missing_ok=True)
 
 
-def _mark(layout: str) -> dict[str, Any]:
-    """By which transformers calls on hf_px: to unpack, or to keep the mask of the dense copy when it saves."""
-    return {"quantization_config": {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}}
+def _beside(directory: Path, name: str) -> Path:
+    return directory / f".{name}.{os.getpid()}.hf_px-new"
+
+
+def _marked(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """config.json: transformers calls on hf_px, to unpack or to keep the mask when it saves; timm refuses what is not
+    for it."""
+    marked = dict(model)
+    if layout != "mask-only":
+        by = {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}
+        marked["quantization_config"] = by
+    if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
+        marked["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
+    return marked
 
 
 def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:
@@ -463,12 +492,12 @@ def _say_new_head(drawn: list[str], num_classes: int | None) -> None:
     )
 
 
-def _has_own_card(repo_id: str, revision: str | None, token: str | bool | None) -> bool:
+def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     """Is there a card that somebody wrote by hand?"""
-    try:
-        path = Source(repo_id, revision, token).file(card.NAME)
-    except RemoteEntryNotFoundError:
-        return False
+    with explained(repo_id, revision):
+        now = api.model_info(repo_id, revision=revision).sha
+    # at this very commit: while the Hub stumbles, a cache would answer for a branch with the card of last week
+    path = Source(repo_id, now, api.token).file(card.NAME)
     return path is not None and not card.is_ours(path)
 
 

@@ -32,6 +32,9 @@ from . import format
 from .format import MASK, PACKED, VALUES, Contents
 
 NAME = "hf_px"
+# after the architecture in config.json, where there is no dense copy: timm, told local-dir:, takes any .safetensors
+# file, and with another num_classes does not mind that no name in it fits. So it shall not know the model, and say this
+NOT_FOR_TIMM = ", packed: read it with hf_px.from_pretrained"
 
 
 @register_quantization_config(NAME)
@@ -61,6 +64,8 @@ class TicketQuantizer(HfQuantizer):
     def update_attn_implementation(self, config: Any) -> Any:
         if self.pre_quantized and self.quantization_config.layout == "packed":
             config.transformers_weights = PACKED
+            if isinstance(name := getattr(config, "architecture", None), str):
+                config.architecture = name.removesuffix(NOT_FOR_TIMM)
         return config
 
     update_tp_plan = update_attn_implementation  # its place in transformers 5.0
