@@ -96,7 +96,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
     for name, b in bits.items():
         assert told.masks[name].bits == b.reshape(-1).int().tolist()
         assert told.masks[name].shape == b.shape
-        # the rarer side, and the smallest of the k that need the fewest bits, or the bitmap where it costs next to nothing
+        # the rarer side, and the smallest of the k that need the fewest bits, or the bitmap where that costs little
         packed = told.masks[name]
         assert packed.side == (2 * packed.kept <= b.numel())
         sizes = [oracle.rice_bits(oracle.gaps(packed), k) for k in range(13)]

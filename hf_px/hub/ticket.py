@@ -421,8 +421,9 @@ def _contents(source: Source) -> Contents:
 
 
 def _write(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
-    marked = _marked(contents.model, layout)
-    config = (json.dumps(marked, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    config = (
+        json.dumps(config_json(contents.model, layout), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    ).encode()
     where = directory / CONFIG
     moved = not where.is_file() or where.read_bytes() != config
     for left in directory.glob(".*.hf_px-new*"):  # by a save that was killed
@@ -460,8 +461,8 @@ def _beside(directory: Path, name: str) -> Path:
     return directory / f".{name}.{os.getpid()}.hf_px-new"
 
 
-def _marked(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """config.json: transformers calls on hf_px, to unpack or to keep the mask when it saves; timm refuses what is not
+def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """What config.json holds: transformers calls on hf_px, to unpack or to keep the mask when it saves; timm refuses what is not
     for it."""
     marked = dict(model)
     if layout != "mask-only":
