@@ -462,8 +462,9 @@ def _beside(directory: Path, name: str) -> Path:
 
 
 def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """What config.json holds: transformers calls on hf_px, to unpack or to keep the mask when it saves; timm refuses what is not
-    for it."""
+    """The record and marks: by one transformers calls on hf_px, to unpack or to keep the mask when it saves; by another
+    timm refuses what is not for it.
+    """
     marked = dict(model)
     if layout != "mask-only":
         by = {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}
