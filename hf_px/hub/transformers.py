@@ -60,15 +60,13 @@ class TicketQuantizer(HfQuantizer):
         self._shapes: dict[str, torch.Size] = {}
         self._found: dict[str, Tensor] = {}  # by the model's own names, as the conversions meet them
 
-    # transformers passes the config through these on the way to the files, before it has looked for any
+    # transformers passes the config through here on the way to the files, before it has looked for any
     def update_attn_implementation(self, config: Any) -> Any:
         if self.pre_quantized and self.quantization_config.layout == "packed":
             config.transformers_weights = PACKED
             if isinstance(name := getattr(config, "architecture", None), str):
                 config.architecture = name.removesuffix(NOT_FOR_TIMM)
         return config
-
-    update_tp_plan = update_attn_implementation  # its place in transformers 5.0
 
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **kwargs: Any
@@ -80,7 +78,7 @@ class TicketQuantizer(HfQuantizer):
     def get_weight_conversions(self) -> list[WeightConverter]:
         return [WeightConverter([VALUES, MASK], "", operations=[_Unpack(self)])]
 
-    def update_weight_conversions(self, weight_conversions: list[Any], model: PreTrainedModel) -> list[Any]:
+    def update_weight_conversions(self, weight_conversions: list[Any], model: Any = None) -> list[Any]:
         return [*weight_conversions, *self.get_weight_conversions()]
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
