@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/hf-px prune --demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -m slow

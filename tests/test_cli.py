@@ -120,11 +120,14 @@ def test_the_demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 # what is written
 
 
+TICKET = ["README.md", "config.json", "density.svg", "ticket.safetensors"]
+
+
 def test_output_is_complete_and_can_be_written_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     command = ["prune", "resnet20", "--num-classes", "5", "--sparsity", "0.9", *QUICK, "--quiet", "--output", str(out)]
     assert main(command) == 0
-    assert sorted(os.listdir(out)) == ["mask.safetensors", "prune.json"]
+    assert sorted(os.listdir(out)) == sorted(["mask.safetensors", "prune.json", *TICKET])
     record = json.loads((out / "prune.json").read_text())
     mask, notes = load_mask(out / "mask.safetensors")
     assert record["digest"] == mask.digest()
@@ -152,7 +155,7 @@ def test_a_directory_with_other_files_is_refused(capsys: pytest.CaptureFixture[s
     assert "holds other files" in _fails(capsys, *command)
     assert sorted(os.listdir(tmp_path)) == ["prune.json", "thesis.tex"]
     assert main([*command, "--force"]) == 0
-    assert sorted(os.listdir(tmp_path)) == ["mask.safetensors", "prune.json", "thesis.tex"]
+    assert sorted(os.listdir(tmp_path)) == sorted(["mask.safetensors", "prune.json", "thesis.tex", *TICKET])
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     assert main(command) == 0  # ours now
     capsys.readouterr()

@@ -204,6 +204,12 @@ def _last(bits: np.ndarray) -> int:
     return len(bits) - min(len(bits), 8) + int(found[-1]) if len(found) else -1
 
 
+def _kept(weight: Tensor, bits: Tensor) -> Tensor:
+    """θ where the mask is 1; as whole numbers of the same width, since not every torch picks from every type."""
+    flat = _bytes(weight).view(f"u{weight.element_size()}")[bits.cpu().reshape(-1).numpy()]
+    return torch.from_numpy(flat.view(np.uint8)).view(weight.dtype)
+
+
 def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
@@ -272,7 +278,7 @@ def chunks(contents: Contents) -> Iterator[bytes]:
             continue
         bits, values = mask.bits[name], None
         if contents.weights == "packed":
-            values = stored[name + VALUES] = tensors[name].detach()[bits.to(tensors[name].device)]
+            values = stored[name + VALUES] = _kept(tensors[name], bits)
         stream = stored[name + MASK] = encode(bits, values)
         crc32[name] = _HEAD.unpack_from(_bytes(stream).data)[4]
     yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header(contents, crc32, masks)})
