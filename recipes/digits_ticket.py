@@ -78,7 +78,7 @@ hf_px.Ticket(
             "note": f"{len(test[0])} images, one seed, last epoch",
         }
     ],
-    command=f"python {command_line()}",
+    command=command_line(),
 ).save_pretrained(args.output, layout=args.layout)
 size = sum(path.stat().st_size for path in args.output.glob("*.safetensors"))
 print(f"accuracy: dense {accuracy['dense']:.4f}, ticket {accuracy['ticket']:.4f}; {size:,} bytes")

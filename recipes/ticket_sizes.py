@@ -12,44 +12,45 @@ in a process of its own, with the file in the page cache, as a user loads a mode
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import timm
 import torch
+from safetensors.torch import load_file
 
 import hf_px
+import hf_px.hub.ticket  # imported now, not inside the first load
 from hf_px.hub import format
 
-LOAD = """
-import sys, time, json, torch, timm, safetensors.torch, hf_px
-from hf_px.hub import format
-import hf_px.hub.ticket
-what, folder, name = sys.argv[1:]
-torch.set_num_threads(1)
-start = time.perf_counter()
-if what == "packed tensors":
-    found = format.read(f"{folder}/ticket.safetensors").tensors
-elif what == "dense tensors":
-    found = {n: t.clone() for n, t in safetensors.torch.load_file(f"{folder}/model.safetensors").items()}
-elif what == "packed model":
-    found = hf_px.from_pretrained(folder)
-else:
-    found = timm.create_model(f"local-dir:{folder}", pretrained=True)
-print(json.dumps(time.perf_counter() - start))
-"""
+LOAD = {
+    "packed tensors": lambda folder: format.read(f"{folder}/{format.PACKED}").tensors,
+    "dense tensors": lambda folder: {n: t.clone() for n, t in load_file(f"{folder}/{format.DENSE}").items()},
+    "packed model": lambda folder: hf_px.from_pretrained(folder),
+    "dense model": lambda folder: timm.create_model(f"local-dir:{folder}", pretrained=True),
+}
 
 
-def seconds(what: str, folder: str, name: str) -> float:
-    """One load, in a fresh process."""
-    run = subprocess.run([sys.executable, "-c", LOAD, what, folder, name], capture_output=True, text=True, check=True)
-    return json.loads(run.stdout.splitlines()[-1])
+def seconds(kind: str, folder: str) -> float:
+    """One load, in a process of its own, which has all imports behind it."""
+
+    def child() -> None:
+        start = time.perf_counter()
+        found = LOAD[kind](folder)
+        sender.send(time.perf_counter() - start)
+        del found
+
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=child)
+    process.start()
+    took = receiver.recv()
+    process.join()
+    return took
 
 
 def main() -> None:
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.36, 0.738, 0.893, 0.956, 0.982])
     parser.add_argument("--turns", type=int, default=5, help="loads of each kind (default: 5)")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # a forked process cannot use its parent's
 
     print(f"{args.model}, random weights, {args.scorer} with at least 64 weights a layer, {args.dtype}")
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, one thread")
@@ -82,11 +84,10 @@ def main() -> None:
             for _ in format.chunks(contents):
                 pass
             save = time.perf_counter() - start
-            kinds = ("packed tensors", "dense tensors", "packed model", "dense model")
-            times = {kind: [] for kind in kinds}
+            times: dict[str, list[float]] = {kind: [] for kind in LOAD}
             for _ in range(args.turns):  # in turn, so that a busy moment of the machine meets all alike
-                for kind in kinds:
-                    times[kind].append(seconds(kind, folder, args.model))
+                for kind, found in times.items():
+                    found.append(seconds(kind, folder))
         took = {kind: statistics.median(found) for kind, found in times.items()}
 
         def ratio(what: str, took: dict[str, float] = took) -> str:

@@ -100,7 +100,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
         packed = told.masks[name]
         assert packed.side == (2 * packed.kept <= b.numel())
         sizes = [oracle.rice_bits(oracle.gaps(packed), k) for k in range(13)]
-        cheap = sizes[0] - min(sizes) <= 0.02 * 8 * packed.kept * tensors[name].element_size()
+        cheap = sizes[0] - min(sizes) <= 0.05 * 8 * packed.kept * tensors[name].element_size()
         assert packed.k == (0 if cheap else sizes.index(min(sizes)))
     assert found.mask == made.mask and told.digest == told.told["digest"] == made.mask.digest()
     assert told.crc32 == told.told["crc32"]

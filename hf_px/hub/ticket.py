@@ -505,4 +505,5 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
 
 def command_line() -> str:
     """The command that is running, as a shell would take it."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else [Path(sys.argv[0]).name]
+    return shlex.join([*program, *sys.argv[1:]])
