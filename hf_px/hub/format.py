@@ -312,7 +312,7 @@ def header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str
 def pair(path: str | os.PathLike[str]) -> str:
     """Of a packed file: by which its dense copy is known."""
     told = told_by(path) or {}
-    return hashlib.sha256(str(told.get("crc32")).encode()).hexdigest()
+    return hashlib.sha256(str(told.get("crc32")).encode(errors="replace")).hexdigest()
 
 
 def text_of(bits: Tensor) -> str:

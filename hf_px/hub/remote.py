@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -91,9 +92,14 @@ class Source:
             if known is _CACHED_NO_EXIST:
                 return None
             raise
-        if _SHA.fullmatch(path.parent.name):
+        if is_commit(path.parent.name):
             self.revision = path.parent.name  # someone may push between two files
         return path
+
+
+def is_commit(revision: object) -> TypeGuard[str]:
+    """A commit's own name, which cannot move as a branch or a tag can."""
+    return isinstance(revision, str) and _SHA.fullmatch(revision) is not None
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from ..zeros import bare, violations
 from . import architecture, card, format
 from .backbones import load_base
 from .format import DENSE, PACKED, Contents
-from .remote import Source, explained, full
+from .remote import Source, explained, full, is_commit
 from .transformers import NOT_FOR_TIMM, attach_, checkpoint_names
 
 CONFIG = "config.json"
@@ -228,7 +228,7 @@ class Ticket:
         contents = self._contents
         assert contents is not None
         base, revision = self._told.get("base"), self._told.get("base_revision")
-        if not isinstance(base, str) or not isinstance(revision, str):
+        if not isinstance(base, str) or not is_commit(revision):
             raise TicketError("a mask without weights, and it names no base to take them from; the file is damaged")
         # before anything is fetched: what the record says is a stranger's. A mask has no biases, so there are more
         expected = architecture.shapes(contents.model, num_classes, tensors=10 * len(self.mask.bits))
@@ -327,7 +327,7 @@ class Ticket:
             base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
             if not isinstance(base, str) or base.count("/") != 1:
                 raise TicketError("mask-only stores no weights: say base=, the Hub id (owner/name) that has them")
-            if not isinstance(revision, str) or len(revision) != 40:
+            if not is_commit(revision):
                 raise TicketError(
                     f"mask-only needs base_revision=, a commit that cannot move: "
                     f"huggingface_hub.model_info({base!r}).sha is today's"
