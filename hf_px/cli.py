@@ -347,7 +347,8 @@ def _write_ticket(args: argparse.Namespace, model: Any, mask: Any) -> None:
         base=base if on_hub else None,
         base_revision=getattr(getattr(model, "config", None), "_commit_hash", None) if on_hub else None,
         scorer=args.scorer,
-        settings={key: value for key in keys if (value := getattr(args, key)) not in (None, [], 0) or key == "seed"},
+        settings={key: value for key in keys if (value := getattr(args, key)) not in (None, [], 0) or key == "seed"}
+        | {"weights": "as trained before the pruning, not since" if trained else "random, not trained"},
         command=command_line(),
     ).save_pretrained(args.output, layout="packed")
 

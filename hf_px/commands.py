@@ -138,15 +138,18 @@ def push_command(args: argparse.Namespace) -> None:
         commit_message=args.message,
     )
     print(f"pushed: {address}")
-    print(f'load it with: hf_px.from_pretrained("{args.repo}")')
+    revision = f', revision="{args.branch}"' if args.branch else ""
+    print(f'load it with: hf_px.from_pretrained("{args.repo}"{revision})')
 
 
 def convert_command(args: argparse.Namespace) -> None:
+    from .hub.format import DENSE, PACKED
     from .hub.ticket import Ticket
 
     Ticket.from_pretrained(args.ticket, revision=args.revision).save_pretrained(args.output, layout=args.layout)
-    for path in sorted(args.output.expanduser().glob("*.safetensors")):
-        print(f"{path}  {path.stat().st_size:,} bytes")
+    for name in (PACKED, DENSE):
+        if (path := args.output.expanduser() / name).is_file():
+            print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def diff_command(args: argparse.Namespace) -> None:

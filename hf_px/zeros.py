@@ -31,6 +31,8 @@ def keep(model: nn.Module, mask: Mask, optimizer: Optimizer, *, ema: nn.Module |
 
     Call it again with a tighter mask at will: what any mask has pruned stays pruned.
     """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"keep(model, mask, optimizer): a Mask, not a {type(mask).__name__}")
     optimizer = _real(optimizer)
     weights = _weights(model, mask)
     averages = {} if ema is None else _weights(ema, mask)

@@ -135,7 +135,8 @@ def test_all_of_it_on_the_hub(
     assert "1.0000" in run(capsys, "diff", "alice/first", ticket).splitlines()[-1]
     run(capsys, "convert", "alice/first", tmp_path / "back", "--layout", "packed", "--revision", "main")
     assert same_state(hf_px.from_pretrained(tmp_path / "back"), hf_px.from_pretrained(ticket))
-    run(capsys, "push", "alice/first", "alice/second", "--layout", "packed", "--branch", "small")
+    out = run(capsys, "push", "alice/first", "alice/second", "--layout", "packed", "--branch", "small")
+    assert 'hf_px.from_pretrained("alice/second", revision="small")' in out
     assert "ticket.safetensors" in hub.files("alice/second", revision="small")
     assert "public" in fails(capsys, "push", ticket, "alice/second", "--private")
     assert "no such repo" in fails(capsys, "info", "alice/third")
@@ -148,6 +149,7 @@ def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str
     record = json.loads((tmp_path / "prune.json").read_text())
     assert told["digest"] == record["digest"] and told["scorer"] == "magnitude" and "base" not in told
     assert told["settings"]["sparsity"] == 0.5 and told["settings"]["seed"] == 0
+    assert told["settings"]["weights"] == "random, not trained"
     run(capsys, "verify", tmp_path)
     model = hf_px.from_pretrained(tmp_path)
     from hf_px.models import resnet20

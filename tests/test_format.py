@@ -171,7 +171,8 @@ def some(weights: str, **more) -> Contents:
 
 @pytest.mark.parametrize("weights", ["packed", "dense", "base"])
 def test_every_kind_round_trips_and_is_plain_safetensors(tmp_path: Path, weights: str) -> None:
-    made = some(weights, tied={"c.weight": "a.weight"}, renamed={"b.weight": "own.b", "c.weight": "own.c"}, pair="ab")
+    names = {"b.weight": "own.b", "c.weight": "own.c"}
+    made = some(weights, tied={"c.weight": "a.weight"}, aliases=("c.weight",), renamed=names, pair="ab")
     path = saved(made, tmp_path)
     plain = safetensors.torch.load_file(path)  # the library, which knows nothing of hf_px
     with safetensors.safe_open(path, framework="pt") as file:

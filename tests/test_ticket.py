@@ -117,6 +117,18 @@ def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
         hf_px.Ticket(model, Mask({"first.weight": bits, "second.weight": ~bits})).save_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("names", [["first.weight"], ["second.weight"], ["second.weight", "first.weight"]])
+def test_a_mask_of_tied_tensors_names_what_it_named(tmp_path: Path, names: list[str]) -> None:
+    model = nn.Sequential()
+    model.first, model.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    model.second.weight = model.first.weight
+    bits = torch.rand(4, 4) < 0.5
+    mask = Mask(dict.fromkeys(names, bits))
+    hf_px.Ticket(mask.apply_(model), mask).save_pretrained(tmp_path)
+    found = hf_px.Ticket.from_pretrained(tmp_path).mask
+    assert found == mask and found.digest() == mask.digest()
+
+
 def test_a_module_of_your_own(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     model, mask = pruned(model, 0.5)
@@ -224,6 +236,12 @@ def test_nothing_of_yours_is_lost(tmp_path: Path) -> None:
         hf_px.Ticket(model, mask).save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == _plain(model)
     (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(TicketError, match=r"config\.json: belongs to another model"):
+        hf_px.Ticket(model, mask).save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(TicketError, match="is empty"):
+        hf_px.Ticket(model, mask).save_pretrained("")
     (tmp_path / "README.md").write_text("my own words")
     (tmp_path / "notes.txt").write_text("more of them")
     hf_px.Ticket(model, mask).save_pretrained(tmp_path)
@@ -268,6 +286,48 @@ def test_what_cannot_be_told_is_refused_at_once(told: dict, complaint: str) -> N
     model, mask = timm_ticket()
     with pytest.raises(TicketError, match=complaint):
         hf_px.Ticket(model, mask, **told)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"mask": {}}, "a module and a Mask, not ResNet and dict"),
+        ({"model": {}}, "a module and a Mask, not dict and Mask"),
+        ({"settings": ["a"]}, "settings: a dict"),
+        ({"settings": {3: 4}}, "settings: a dict"),
+        ({"results": {"accuracy": 0.9}}, "results: a list of dicts"),
+        ({"results": ["accuracy 0.9"]}, "results: a list of dicts"),
+        ({"base": "/home/me/secret"}, "not owner/name on the Hub"),
+        ({"base": "timm/res net"}, "not owner/name on the Hub"),
+        ({"base": 3}, "not owner/name on the Hub"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(change: dict, complaint: str) -> None:
+    model, mask = timm_ticket()
+    with pytest.raises((TypeError, TicketError), match=complaint):
+        hf_px.Ticket(**({"model": model, "mask": mask} | change))
+    with pytest.raises(TypeError, match="a Mask, not a dict"):
+        hf_px.keep(model, {}, torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "10", 2.0, True])
+def test_a_number_of_classes_that_is_none(tmp_path: Path, wrong: object) -> None:
+    hf_px.Ticket(*timm_ticket()).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"num_classes: {wrong!r} is not a number of classes"):
+        hf_px.from_pretrained(tmp_path, num_classes=wrong)  # type: ignore[arg-type]
+
+
+def test_mask_only_removes_no_weights(tmp_path: Path) -> None:
+    model, mask = timm_ticket()
+    ticket = hf_px.Ticket(model, mask, base="org/base", base_revision=COMMIT)
+    for layout in ("both", "packed", "dense"):
+        ticket.save_pretrained(tmp_path / layout, layout=layout)
+        before = files(tmp_path / layout)
+        with pytest.raises(TicketError, match="holds weights, which mask-only would remove"):
+            ticket.save_pretrained(tmp_path / layout, layout="mask-only")
+        assert files(tmp_path / layout) == before
+    with pytest.warns(UserWarning, match="the weights are not saved; who loads this gets those of org/base"):
+        ticket.save_pretrained(tmp_path / "new", layout="mask-only")
 
 
 def test_mask_only_needs_a_base_that_cannot_move(tmp_path: Path) -> None:
@@ -337,5 +397,5 @@ def test_what_is_not_a_ticket(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     model, mask = timm_ticket()
     tmp_path.chmod(0o500)
-    with pytest.raises(OSError, match="denied"):
+    with pytest.raises(TicketError, match="cannot be written to"):
         hf_px.Ticket(model, mask).save_pretrained(tmp_path / "new")

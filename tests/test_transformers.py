@@ -211,5 +211,5 @@ def test_import_hf_px_stays_quick() -> None:
 
 
 def test_mask_of_a_model_without_one() -> None:
-    with pytest.raises(ValueError, match="was not loaded from a ticket"):
+    with pytest.raises(ValueError, match="carries no mask"):
         hf_px.mask_of(transformers.ResNetModel(RESNET))

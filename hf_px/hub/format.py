@@ -36,6 +36,7 @@ Every other tensor (biases, normalisation, buffers) is stored as it is, under it
     crc32     eight hexadecimal digits for each NAME in order of code points: of a plain tensor its CRC-32, of a masked
               one that in its stream
     tied      {alias: NAME}: another name of the same tensor
+    aliases   those of them that the mask names too
     renamed   {NAME: name in the model's own state_dict}, where the two differ
     pair      in the dense copy that lies beside a packed file: SHA-256 of that file's crc32
     model     how to build the module: what config.json says, as it was when this file was written
@@ -241,6 +242,7 @@ class Contents:
     pair: str = ""
     path: str = ""  # the file that says it; an error names it
     names: tuple[str, ...] = ()  # of the masked tensors, where the mask itself is put off
+    aliases: tuple[str, ...] = ()
 
     @cached_property
     def mask(self) -> Mask:
@@ -260,9 +262,9 @@ class Contents:
         return [self.renamed.get(name, name) for name in self.names]
 
     def own_mask(self) -> Mask:
-        """By the model's own names, tied ones included."""
+        """By the model's own names, as the mask was given."""
         bits = dict(self.mask.bits)
-        bits |= {alias: bits[name] for alias, name in self.tied.items() if name in bits}
+        bits |= {alias: bits[self.tied[alias]] for alias in self.aliases}
         return Mask({self.renamed.get(name, name): b for name, b in bits.items()})
 
 
@@ -301,6 +303,7 @@ def header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str
         "crc32": "".join(f"{crc32[name]:08x}" for name in sorted(crc32)),
         "masks": masks,
         "tied": contents.tied,
+        "aliases": list(contents.aliases),
         "renamed": contents.renamed,
         "pair": contents.pair,
         "model": contents.model,
@@ -434,6 +437,12 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         if alias in there:
             raise TicketError(f"{path}: {alias} is there, and tied to {name} as well; the file is damaged")
 
+    aliases = told.get("aliases", [])
+    if not isinstance(aliases, list) or not all(
+        isinstance(alias, str) and objects["tied"].get(alias) in streams for alias in aliases
+    ):
+        raise TicketError(f"{path}: aliases in the header are not tied to masked tensors; the file is damaged")
+
     def mask() -> Mask:
         mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
         if mask.digest() != told.get("digest"):
@@ -451,6 +460,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
         str(told.get("pair", "")),
         str(path),
         tuple(masked),
+        tuple(aliases),
     )
 
 

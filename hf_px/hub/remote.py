@@ -142,7 +142,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         ) from error
     except (HTTPError, ConnectionError, TimeoutError) as error:
         raise TicketError(
-            f"{repo}: the connection failed ({_brief(error)}); try again, it goes on where it was"
+            f"{repo}: the connection failed ({_brief(error)}); check the network and try again"
         ) from error
     except RuntimeError as error:
         if not isinstance(error.__cause__, (HTTPError, OSError)):
@@ -155,8 +155,10 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         raise full(error) from error
 
 
-def full(error: OSError) -> Exception:
-    """Disk full, said plainly; any other OSError as it is."""
+def full(error: OSError, directory: Path | None = None) -> Exception:
+    """Disk full or not ours to write to, said plainly; any other OSError as it is."""
+    if directory is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+        return TicketError(f"{directory}: cannot be written to ({error.strerror}); name another directory")
     if error.errno == errno.EFBIG:
         return TicketError(
             "a file of this size may not be written here (ulimit -f); nothing was changed: save elsewhere"

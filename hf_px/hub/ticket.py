@@ -27,6 +27,8 @@ from typing import Any, Literal, get_args
 
 import torch
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from transformers.modeling_utils import PreTrainedModel
 
@@ -77,6 +79,14 @@ class Ticket:
         command: str | None = None,
         model_args: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module) or not isinstance(mask, Mask):
+            raise TypeError(f"Ticket(model, mask): a module and a Mask, not {_kinds(model, mask)}")
+        if not isinstance(settings or {}, Mapping) or not all(isinstance(key, str) for key in settings or {}):
+            raise TypeError(f"settings: a dict of words to values, not {settings!r:.100}")
+        if isinstance(results, (str, Mapping)) or not all(isinstance(result, Mapping) for result in results):
+            raise TypeError(f"results: a list of dicts with dataset, metric and value, not {results!r:.100}")
+        if base is not None:
+            _check_base(base)
         model = bare(model, mask)
         mask.tensors_of(model)  # an error where they do not fit
         self._model: nn.Module | None = model
@@ -152,6 +162,10 @@ class Ticket:
 
         `into` takes a module of your own, for architectures that neither timm, transformers nor hf_px can build.
         """
+        if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
+            raise ValueError(f"num_classes: {num_classes!r} is not a number of classes; 1 or more")
+        if into is not None and num_classes is not None:
+            raise ValueError("into= takes the module as it is; give it the head you want, without num_classes=")
         if self._contents is None:
             if num_classes is not None or into is not None:
                 raise ValueError("this ticket holds its model already; save it and load it to get another")
@@ -263,18 +277,18 @@ class Ticket:
 
         A reader finds the old ticket or the new one, whenever this is interrupted.
         """
+        if not os.fspath(directory):
+            raise TicketError("the name of the directory is empty; '.' is this one")
         directory = Path(directory).expanduser()
         contents = self._checked(layout)
         if directory.exists() and not directory.is_dir():
             raise TicketError(f"{directory}: is a file; name a directory")
-        foreign = directory / DENSE
-        if foreign.is_file() and format.told_by(foreign) is None:
-            raise TicketError(f"{foreign}: holds the weights of another model, which would be lost; save elsewhere")
+        _check_home(directory, layout)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             _write(directory, contents, layout)
         except OSError as error:
-            raise full(error) from error
+            raise full(error, directory) from error
 
     def push_to_hub(
         self,
@@ -288,8 +302,11 @@ class Ticket:
     ) -> str:
         """Create the repo if need be, put the ticket there in one commit, card included; the commit's address."""
         contents = self._checked(layout)
-        if Source.of(repo_id).is_dir:
+        if Path(repo_id).is_dir():
             raise TicketError(f"{repo_id}: is a directory here; save_pretrained writes to it, a repo is owner/name")
+        if repo_id.count("/") != 1:
+            raise TicketError(f"{repo_id}: not the name of a repo, which is owner/name")
+        Source.of(repo_id)
         api = HfApi(token=token, library_name="hf_px", library_version=__version__)
         with explained(repo_id, revision):
             api.create_repo(repo_id, private=private, exist_ok=True)
@@ -332,6 +349,12 @@ class Ticket:
                     f"mask-only needs base_revision=, a commit that cannot move: "
                     f"huggingface_hub.model_info({base!r}).sha is today's"
                 )
+            if contents.tensors is not None:
+                warnings.warn(
+                    f"mask-only: the weights are not saved; who loads this gets those of {base} at {revision[:8]}, "
+                    "without any training since",
+                    stacklevel=3,
+                )
         elif contents.tensors is None:
             whole = Ticket(self.to_model(), self.mask, model_args=contents.model.get("model_args"))
             contents = whole._snapshot(told=contents.ticket)
@@ -347,33 +370,67 @@ class Ticket:
         """The live model as it is now."""
         model, mask = self._live(), self.mask
         names = checkpoint_names(model)
-        first: dict[tuple[Any, ...], str] = {}
-        tensors: dict[str, Tensor] = {}
-        tied: dict[str, str] = {}
-        for own, tensor in model.state_dict().items():
-            name = names[own]
-            where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.numel() and where in first:
-                tied[name] = first[where]
-            else:
-                first[where] = name
-                tensors[name] = tensor
+        state = model.state_dict()
+        tied_to = _tied(state, mask)
+        tied = {names[alias]: names[own] for alias, own in tied_to.items()}
         bits: dict[str, Tensor] = {}
         for own, b in mask.bits.items():
-            name = tied.get(names[own], names[own])
-            if name in bits and not torch.equal(bits[name], b):
+            name = names[tied_to.get(own, own)]
+            if name in bits and not torch.equal(bits[name], b.cpu()):
                 raise TicketError(f"{own}: the same tensor as {name}, with another mask; give both the same")
             bits[name] = b.cpu()
         found = Mask(bits)
         return Contents(
             weights="packed",
-            tensors=tensors,
+            tensors={names[own]: tensor for own, tensor in state.items() if own not in tied_to},
             model=architecture.describe(model, self._args),
             ticket=self._told | {"sparsity": _sparsity(model, mask)} if told is None else told,
             make_mask=lambda: found,
             tied=tied,
             renamed={name: own for own, name in names.items() if name != own},
+            aliases=tuple(names[own] for own in mask.bits if own in tied_to),
         )
+
+
+def _check_home(directory: Path, layout: str) -> None:
+    """Nothing that is there may be lost: another model, or the only copy of a ticket's weights."""
+    dense, packed = directory / DENSE, directory / PACKED
+    if dense.is_file() and format.told_by(dense) is None:
+        raise TicketError(f"{dense}: holds the weights of another model, which would be lost; save elsewhere")
+    if (directory / CONFIG).is_file() and not dense.is_file() and not packed.is_file():
+        raise TicketError(f"{directory / CONFIG}: belongs to another model, which would be lost; save elsewhere")
+    if layout == "mask-only":
+        told = [format.told_by(path) or {} for path in (dense, packed) if path.is_file()]
+        if any(one.get("weights") != "base" for one in told):
+            raise TicketError(f"{directory}: holds weights, which mask-only would remove; save elsewhere")
+
+
+def _kinds(*values: Any) -> str:
+    return " and ".join(type(value).__name__ for value in values)
+
+
+def _check_base(base: Any) -> None:
+    try:
+        validate_repo_id(base)
+        good = base.count("/") == 1 and not Path(base).is_absolute()
+    except (HFValidationError, TypeError):
+        good = False
+    if not good:
+        raise TicketError(f"base: {base!r:.100} is not owner/name on the Hub; for local or random weights leave it out")
+
+
+def _tied(state: Mapping[str, Tensor], mask: Mask) -> dict[str, str]:
+    """{alias: name}: names of one tensor, by the first of them that the mask has, or else the first."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in state.items():
+        if tensor.numel():
+            where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            groups.setdefault(where, []).append(name)
+    found: dict[str, str] = {}
+    for names in groups.values():
+        stored = next((name for name in names if name in mask.bits), names[0])
+        found |= {name: stored for name in names if name != stored}
+    return found
 
 
 def from_pretrained(

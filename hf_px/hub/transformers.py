@@ -189,7 +189,10 @@ def mask_of(model: nn.Module) -> Mask:
     """The mask that a transformers model was loaded with."""
     quantizer = getattr(model, "hf_quantizer", None)
     if not isinstance(quantizer, TicketQuantizer):
-        raise ValueError(f"this {type(model).__name__} was not loaded from a ticket; pass the mask itself")
+        raise ValueError(
+            f"this {type(model).__name__} carries no mask: only transformers models loaded from a ticket do; "
+            "Ticket.from_pretrained(…).mask has it for all others"
+        )
     return quantizer.mask
 
 
