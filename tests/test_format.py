@@ -115,16 +115,23 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
     )  # rounded up
 
 
+def kept(weight: Tensor, bits: Tensor) -> Tensor:
+    """weight[bits], which torch 2.8 does not do for all types."""
+    width = weight.element_size()
+    rows = weight.reshape(-1, 1).view(torch.uint8).reshape(-1, width)
+    return rows[bits.reshape(-1)].reshape(-1).view(weight.dtype)
+
+
 @settings(max_examples=50)
 @given(masked())
 def test_one_stream_alone(pair: tuple[Tensor, Tensor]) -> None:
     weight, bits = pair
-    for values in (None, weight[bits]):
+    for values in (None, kept(weight, bits)):
         stream = format.encode(bits, values)
         told = oracle.stream(raw(stream), None if values is None else raw(values))
         found = format.decode(stream, values, limit=bits.numel())
         assert found.bits().equal(bits) and told.bits == bits.reshape(-1).int().tolist()
-        assert raw(found.weight(weight[bits])) == raw(weight)
+        assert raw(found.weight(kept(weight, bits))) == raw(weight)
 
 
 @pytest.mark.parametrize("weights", ["packed", "dense"])
@@ -371,7 +378,7 @@ def test_values_of_another_number_are_refused(side: int) -> None:
 @given(masked(), st.data())
 def test_no_flipped_bit_passes(pair: tuple[Tensor, Tensor], data: st.DataObject) -> None:
     weight, bits = pair
-    values = weight[bits]
+    values = kept(weight, bits)
     stream = format.encode(bits, values)
     both = bytearray(raw(stream) + raw(values))
     j = data.draw(st.integers(0, 8 * len(both) - 1))
