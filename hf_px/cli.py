@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .commands import add_to
+from .errors import HfPxError, first_line
 
 if TYPE_CHECKING:
     from .registry import ScorerRecord
@@ -44,7 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without θ gets a question mark, not a traceback
     args = parser().parse_args(argv)
-    from .errors import HfPxError
 
     try:
         args.run(args)
@@ -279,12 +279,8 @@ def _device(text: str | None) -> Any:
         device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"--device {text}: not usable here ({_first_line(error)}); --device cpu always is") from error
+        raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
     return device
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _claim(directory: Path, force: bool) -> None:

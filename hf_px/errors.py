@@ -1,5 +1,7 @@
 """Errors a caller may want to catch; everything else is a plain ValueError or TypeError."""
 
+from __future__ import annotations
+
 
 class HfPxError(Exception):
     """Root of hf_px's own errors."""
@@ -27,3 +29,8 @@ class DisagreementError(HfPxError):
 
 class TicketError(HfPxError):
     """A ticket cannot be read, or must not be written: damaged, not a ticket, or not true to its mask."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification
 
-from ..errors import TicketError
+from ..errors import TicketError, first_line
 from ..models import MODELS
 from .architecture import check_timm, transformers_class
 from .remote import Source, explained
@@ -52,7 +52,7 @@ def _load_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Modul
     try:
         model = timm.create_model(name, pretrained=pretrained, **head).eval()
     except OSError as error:  # no network, no such file on the Hub
-        raise ValueError(f"{name}: no pretrained weights from the Hub: {_first_line(error)}") from error
+        raise ValueError(f"{name}: no pretrained weights from the Hub: {first_line(error)}") from error
     return model if pretrained else _open_branches_(model)
 
 
@@ -82,7 +82,7 @@ def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> 
         fits = num_classes is None
         return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {_first_line(error)}") from error
+        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {first_line(error)}") from error
 
 
 def load_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
@@ -97,7 +97,7 @@ def load_base(record: Mapping[str, Any], source: Source, num_classes: int | None
     except TicketError:
         raise
     except Exception as error:  # whatever a stranger's files do to timm and transformers
-        raise TicketError(f"{base}: its weights do not load as the ticket's model ({_first_line(error)})") from error
+        raise TicketError(f"{base}: its weights do not load as the ticket's model ({first_line(error)})") from error
 
 
 def _transformers_base(
@@ -153,7 +153,3 @@ def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | Non
         )
     own = dict(model.named_parameters())
     return model.eval(), [n for n in own if new and n.rpartition(".")[0] in heads]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from ..errors import TicketError
+from ..errors import TicketError, first_line
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -138,11 +138,11 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
             429: "too many requests; wait a few minutes and try again",
         }.get(status, "try again later" if status >= 500 else "see the message above")
         raise TicketError(
-            f"{repo}: the Hub answered {status} ({error.server_message or _brief(error)}); {way}"
+            f"{repo}: the Hub answered {status} ({error.server_message or first_line(error)}); {way}"
         ) from error
     except (HTTPError, ConnectionError, TimeoutError) as error:
         raise TicketError(
-            f"{repo}: the connection failed ({_brief(error)}); check the network and try again"
+            f"{repo}: the connection failed ({first_line(error)}); check the network and try again"
         ) from error
     except RuntimeError as error:
         if not isinstance(error.__cause__, (HTTPError, OSError)):
@@ -151,7 +151,7 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
             raise error.__cause__ from None
     except OSError as error:
         if error.errno is None:  # not the system's but a client's own: a download of another size than was told, …
-            raise TicketError(f"{repo}: {_brief(error)}; try again") from error
+            raise TicketError(f"{repo}: {first_line(error)}; try again") from error
         raise full(error) from error
 
 
@@ -167,7 +167,3 @@ def full(error: OSError, directory: Path | None = None) -> Exception:
         where = f" at {error.filename}" if error.filename else ""
         return TicketError(f"no space left on the disk{where}; nothing was changed: free some and try again")
     return error
-
-
-def _brief(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,12 +1,4 @@
-"""Ticket: θ ⊙ M, the true M, and where both come from; in a directory or on the Hub.
-
-A ticket's home holds config.json (in the Hub's own words), a card with its picture, and, by layout,
-
-    both        ticket.safetensors, packed, and model.safetensors, the same weights with their zeros for other readers
-    packed      ticket.safetensors alone
-    dense       model.safetensors alone, its mask in the header
-    mask-only   ticket.safetensors with the mask and no weights: those of the base, at its revision
-"""
+"""Ticket: θ ⊙ M, the true M, and where both come from; in a directory or on the Hub."""
 
 from __future__ import annotations
 
@@ -20,10 +12,9 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from huggingface_hub import HfApi
@@ -36,23 +27,13 @@ from .. import __version__
 from ..analysis import summary
 from ..errors import HfPxError, TicketError
 from ..mask import Mask
-from ..store import write_atomic
 from ..zeros import bare, violations
-from . import architecture, card, format
+from . import architecture, card, format, home
 from .backbones import load_base
 from .format import DENSE, PACKED, Contents
+from .home import KIND, Layout
 from .remote import Source, explained, full, is_commit
-from .transformers import NOT_FOR_TIMM, attach_, checkpoint_names
-
-CONFIG = "config.json"
-Layout = Literal["both", "packed", "dense", "mask-only"]
-# {file: what its `weights` are}; a pair is written in this order
-_KIND = {
-    "both": {PACKED: "packed", DENSE: "dense"},
-    "packed": {PACKED: "packed"},
-    "dense": {DENSE: "dense"},
-    "mask-only": {PACKED: "base"},
-}
+from .transformers import attach_, checkpoint_names
 
 
 class Ticket:
@@ -127,7 +108,7 @@ class Ticket:
         source = Source.of(
             repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
         )
-        ticket = cls._of(_contents(source))
+        ticket = cls._of(home.read(source))
         ticket._where = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
         return ticket
 
@@ -283,10 +264,10 @@ class Ticket:
         contents = self._checked(layout)
         if directory.exists() and not directory.is_dir():
             raise TicketError(f"{directory}: is a file; name a directory")
-        _check_home(directory, layout)
+        home.check(directory, layout)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _write(directory, contents, layout)
+            home.write(directory, contents, layout)
         except OSError as error:
             raise full(error, directory) from error
 
@@ -318,13 +299,13 @@ class Ticket:
                 api.create_branch(repo_id, branch=revision, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
             try:
-                _write(Path(folder), contents, layout, repo_id)
+                home.write(Path(folder), contents, layout, repo_id)
             except OSError as error:
                 raise full(error) from error
             if _has_own_card(api, repo_id, revision):
                 warnings.warn(f"{repo_id} has a card of its own; it is left as it is", stacklevel=2)
                 (Path(folder) / card.NAME).unlink()
-            stale = [name for name in (PACKED, DENSE) if name not in _KIND[layout]]
+            stale = [name for name in (PACKED, DENSE) if name not in KIND[layout]]
             with explained(repo_id, revision):
                 commit = api.upload_folder(
                     repo_id=repo_id,
@@ -392,19 +373,6 @@ class Ticket:
         )
 
 
-def _check_home(directory: Path, layout: str) -> None:
-    """Nothing that is there may be lost: another model, or the only copy of a ticket's weights."""
-    dense, packed = directory / DENSE, directory / PACKED
-    if dense.is_file() and format.told_by(dense) is None:
-        raise TicketError(f"{dense}: holds the weights of another model, which would be lost; save elsewhere")
-    if (directory / CONFIG).is_file() and not dense.is_file() and not packed.is_file():
-        raise TicketError(f"{directory / CONFIG}: belongs to another model, which would be lost; save elsewhere")
-    if layout == "mask-only":
-        told = [format.told_by(path) or {} for path in (dense, packed) if path.is_file()]
-        if any(one.get("weights") != "base" for one in told):
-            raise TicketError(f"{directory}: holds weights, which mask-only would remove; save elsewhere")
-
-
 def _kinds(*values: Any) -> str:
     return " and ".join(type(value).__name__ for value in values)
 
@@ -450,85 +418,6 @@ def from_pretrained(
         repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
     )
     return ticket.to_model(num_classes=num_classes)
-
-
-def _contents(source: Source) -> Contents:
-    packed, dense = source.file(PACKED), None
-    if packed is None or source.is_dir:  # on the Hub the dense copy is not fetched where it is not needed
-        dense = source.file(DENSE)
-    told = None if dense is None else format.told_by(dense)
-    if packed is None:
-        if dense is None or told is None:
-            raise TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} of hf_px's")
-        return format.read(dense)
-    if dense is None or (told or {}).get("pair") == format.pair(packed):
-        return format.read(packed)
-    if "crc32" not in (told or {}):  # which transformers does not write: trained on and saved by it
-        raise TicketError(
-            f"{source.name}: {DENSE} has been saved anew and is no longer the same ticket as {PACKED}; "
-            "remove the one that is out of date"
-        )
-    # both are whole, one of the old ticket and one of the new; timm and transformers read this one
-    warnings.warn(
-        f"{source.name}: {PACKED} and {DENSE} are two tickets, as when a save was interrupted; {DENSE} is the one "
-        "that is read. Save again, or remove the other",
-        stacklevel=4,
-    )
-    return format.read(dense)
-
-
-def _write(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
-    config = (
-        json.dumps(config_json(contents.model, layout), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    ).encode()
-    where = directory / CONFIG
-    moved = not where.is_file() or where.read_bytes() != config
-    for left in directory.glob(".*.hf_px-new*"):  # by a save that was killed
-        left.unlink(missing_ok=True)
-    beside: dict[str, Path] = {}
-    try:
-        for name, kind in _KIND[layout].items():
-            pair = format.pair(beside[PACKED]) if layout == "both" and name == DENSE else ""
-            tensors = None if kind == "base" else contents.tensors
-            beside[name] = _beside(directory, name)
-            format.write(beside[name], replace(contents, weights=kind, tensors=tensors, pair=pair))
-        sizes = {name: path.stat().st_size for name, path in beside.items()}
-        texts = card.files(directory, contents, layout, sizes, repo) | ({CONFIG: config} if moved else {})
-        for name, text in texts.items():
-            beside[name] = _beside(directory, name)
-            write_atomic(beside[name], text)
-        # from here on nothing needs space on the disk. At each step every weights file is a whole ticket of hf_px's,
-        # old or new; others need config.json too: none sees new weights under an old one or the other way
-        if moved:
-            where.unlink(missing_ok=True)
-        for name in (DENSE, PACKED):
-            if name in beside:
-                os.replace(beside[name], directory / name)
-        for name in (DENSE, PACKED):
-            if name not in beside:
-                (directory / name).unlink(missing_ok=True)
-        for name in texts:  # config.json last
-            os.replace(beside[name], directory / name)
-    finally:
-        for path in beside.values():
-            path.unlink(missing_ok=True)
-
-
-def _beside(directory: Path, name: str) -> Path:
-    return directory / f".{name}.{os.getpid()}.hf_px-new"
-
-
-def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """The record and marks: by one transformers calls on hf_px, to unpack or to keep the mask when it saves; by another
-    timm refuses what is not for it.
-    """
-    marked = dict(model)
-    if layout != "mask-only":
-        by = {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}
-        marked["quantization_config"] = by
-    if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
-        marked["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
-    return marked
 
 
 def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:

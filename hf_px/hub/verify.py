@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import TicketError
 from ..zeros import violations
 from . import architecture, format
 from .format import DENSE, PACKED, Contents
+from .home import config_json
 from .remote import Source
-from .ticket import config_json
+from .stream import raw
 
 
 def verify(source: Source) -> Iterator[str]:
@@ -77,16 +78,12 @@ def _one(name: str, contents: Contents) -> Iterator[str]:
         yield f"{name}: fits its architecture"
 
 
-def _raw(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)  # -0.0 is not 0.0 here
-
-
 def _same(packed: Contents, dense: Contents) -> None:
     one, other = packed.tensors or {}, dense.tensors or {}
     if odd := sorted(one.keys() ^ other.keys()):
         raise TicketError(f"{odd[0]}: in only one of {PACKED} and {DENSE}")
     for name, tensor in one.items():
-        if tensor.dtype != other[name].dtype or not torch.equal(_raw(tensor), _raw(other[name])):
+        if tensor.dtype != other[name].dtype or not np.array_equal(raw(tensor), raw(other[name])):
             raise TicketError(f"{name}: differs between {PACKED} and {DENSE}")
     if packed.mask != dense.mask:
         raise TicketError(f"the masks of {PACKED} and {DENSE} differ")
