@@ -5,8 +5,8 @@
 
 Sizes are of files. The bound is surviving values at their own width plus the entropy of the mask, summed over tensors,
 plus the tensors that are not pruned; the bitmask column is computed: a bit a weight and the same values. Each load is
-in a process of its own, with the file in the page cache, as a user loads a model once; the median of the turns. A save is
-measured once, to disk, the dense one by safetensors. Times are packed / dense.
+in a process of its own, with the file in the page cache, as a user loads a model once; the median of the turns. A save
+is measured once, to disk, the dense one by safetensors. Times are packed / dense.
 `tensors` ends with all tensors in memory of their own, `model` with a module ready to run.
 """
 
