@@ -336,7 +336,8 @@ def _write_ticket(args: argparse.Namespace, model: Any, mask: Any) -> None:
     trained = args.pretrained if args.pretrained is not None else "/" in args.model and "timm/" not in args.model
     base = args.model if "/" in args.model else f"timm/{args.model}"
     on_hub = trained and not Path(args.model).expanduser().exists()
-    keys = ("sparsity", "rounds", "scope", "schedule", "norm", "min_per_layer", "exclude", "seed", "data", "per_class")
+    keys = ["sparsity", "rounds", "scope", "schedule", "norm", "min_per_layer", "exclude", "seed"]
+    keys += ["data", "per_class"] if args.data else []
     Ticket(
         model,
         mask,

@@ -150,6 +150,7 @@ def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert told["digest"] == record["digest"] and told["scorer"] == "magnitude" and "base" not in told
     assert told["settings"]["sparsity"] == 0.5 and told["settings"]["seed"] == 0
     assert told["settings"]["weights"] == "random, not trained"
+    assert not {"data", "per_class"} & told["settings"].keys()  # magnitude looks at no data
     run(capsys, "verify", tmp_path)
     model = hf_px.from_pretrained(tmp_path)
     from hf_px.models import resnet20
