@@ -68,6 +68,8 @@ def prune(
     exclude: Iterable[str] = (),
     input_size: Sequence[int] | None = None,
     accelerator: Any = None,
+    done: tuple[int, Mask] | None = None,
+    on_round: Callable[[int, Mask], None] | None = None,
     **options: Any,
 ) -> Mask:
     """The mask that keeps round((1 - sparsity) · n) of the model's n prunable weights; the model stays as it was.
@@ -84,6 +86,8 @@ def prune(
     exclude        names of tensors that stay dense; they do not count
     input_size     shape of one input, where neither batches nor the model tell it
     accelerator    an accelerate.Accelerator: score on its device
+    on_round       called with (t, mask) after each round; `done`, such a pair, goes on after round t of an earlier
+                   call with the same arguments, and ends with the same mask
     options        the method's own, for example norm="running" for px
     """
     record = _record(scorer, options)
@@ -95,10 +99,11 @@ def prune(
         _check_budget(weights, density, min_per_layer)
         where.check({name: w.shape for name, w in weights.items()}, density)
         data = _data(model, record, batches, input_size, device)
-        mask = full = Mask.ones(weights)
+        full = Mask.ones(weights)
+        last, mask = (0, full) if done is None else _checked_done(done, rounds, full)
         memory = None
-        with _bar(rounds, progress, data) as bar:
-            for t in range(1, rounds + 1):
+        with _bar(rounds, progress, data, last) as bar:
+            for t in range(last + 1, rounds + 1):
                 memory = mask.weights(model, reuse=memory)
                 scores = _one_round(model, record, memory, data, _generator(seed, t), options, density)
                 if t == 1:
@@ -106,6 +111,8 @@ def prune(
                 within = full if record.revives else mask
                 mask = _agreed(where(scores, law(t, rounds, density), within, min_per_layer))
                 bar(mask)
+                if on_round is not None:
+                    on_round(t, mask)
         _check_alive(model, mask, data)
         return mask
 
@@ -230,6 +237,17 @@ def checked_schedule(
     return schedule, rounds
 
 
+def _checked_done(done: tuple[int, Mask], rounds: int, full: Mask) -> tuple[int, Mask]:
+    t, mask = done
+    if not 0 <= t <= rounds:
+        raise ValueError(f"done: round {t} of {rounds}; was the earlier call given other rounds?")
+    shapes = {name: bits.shape for name, bits in mask.bits.items()}
+    if shapes != {name: bits.shape for name, bits in full.bits.items()}:
+        raise ValueError("done: the mask is one for another model, or for other tensors of it")
+    device = next((bits.device for bits in full.bits.values()), None)
+    return t, Mask({name: mask.bits[name].to(device) for name in full.bits})
+
+
 def _check_budget(weights: Mapping[str, Tensor], density: float, min_per_layer: int) -> None:
     total = sum(w.numel() for w in weights.values())
     kept = budget(total, density)
@@ -348,12 +366,12 @@ def _agreed(mask: Mask) -> Mask:
 
 
 @contextmanager
-def _bar(rounds: int, progress: bool, data: Batches | None) -> Iterator[Callable[[Mask], None]]:
+def _bar(rounds: int, progress: bool, data: Batches | None, done: int) -> Iterator[Callable[[Mask], None]]:
     """A bar over rounds, or over batches where there is a single round; on rank 0 only."""
     rank = dist.get_rank() if _processes() > 1 else 0
     hidden = not progress or rank != 0
     total, unit = (rounds, "round") if rounds > 1 else (None, "batch")
-    with tqdm(total=total, unit=unit, desc="pruning", disable=hidden, delay=1.0) as bar:
+    with tqdm(total=total, unit=unit, desc="pruning", disable=hidden, delay=1.0, initial=done) as bar:
         if data is not None and rounds == 1:
             data.tick = bar.update
 

@@ -294,3 +294,26 @@ def test_on_the_reference_network_px_empties_no_layer_and_running_eight(shared):
     model, (x, _) = reference_net(), reference_batch()
     assert emptied(model, [x[:20]], "batch") == []
     assert len(emptied(model, [x], "running")) == 8
+
+
+# interrupted
+
+
+@pytest.mark.parametrize("scorer", hf_px.list_scorers())
+def test_from_any_round_on_the_mask_is_that_of_a_run_without_a_break(scorer):
+    seen: dict[int, hf_px.Mask] = {}
+    args = {"sparsity": 0.7, "batches": DATA, "rounds": 4, "progress": False, "min_per_layer": 4, "seed": 3}
+    whole = hf_px.prune(mlp(), scorer, on_round=seen.__setitem__, **args)
+    assert list(seen) == [1, 2, 3, 4] and seen[4].digest() == whole.digest()
+    for t, mask in seen.items():
+        later: list[int] = []
+        found = hf_px.prune(mlp(), scorer, done=(t, mask), on_round=lambda t, _: later.append(t), **args)
+        assert later == list(range(t + 1, 5)) and found.digest() == whole.digest()
+
+
+def test_a_break_in_another_run_is_refused():
+    mask = hf_px.prune(mlp(), "magnitude", sparsity=0.5)
+    with pytest.raises(ValueError, match="round 7 of 4"):
+        hf_px.prune(mlp(), "random", sparsity=0.5, rounds=4, done=(7, mask))
+    with pytest.raises(ValueError, match="another model"):
+        hf_px.prune(mlp(), "random", sparsity=0.5, rounds=4, done=(1, hf_px.Mask({"x": torch.ones(3).bool()})))
