@@ -280,8 +280,12 @@ class Ticket:
         token: str | bool | None = None,
         revision: str | None = None,
         commit_message: str | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> str:
-        """Create the repo if need be, put the ticket there in one commit, card included; the commit's address."""
+        """Create the repo if need be, put the ticket there in one commit, card included; the commit's address.
+
+        `files` go along, by name: results.json of a recipe, for one.
+        """
         contents = self._checked(layout)
         if Path(repo_id).is_dir():
             raise TicketError(f"{repo_id}: is a directory here; save_pretrained writes to it, a repo is owner/name")
@@ -300,6 +304,8 @@ class Ticket:
         with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
             try:
                 home.write(Path(folder), contents, layout, repo_id)
+                for name, data in (files or {}).items():
+                    (Path(folder) / name).write_bytes(data)
             except OSError as error:
                 raise full(error) from error
             if _has_own_card(api, repo_id, revision):

@@ -1,0 +1,427 @@
+"""What every recipe sets up and tears down: processes, output directory, data, model; results, ticket, card.
+
+What can be refused without the network is refused first, then what can be refused without the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from .allocate import scope as named_scope
+from .data import TestImages, TrainImages, check_source, data_config, open_data, pruning_batches
+from .errors import first_line
+from .forward import output_tensor
+from .hub.backbones import check_name, load
+from .hub.ticket import Ticket
+from .mask import Mask
+from .metrics import classification_metrics
+from .options import settings_of
+from .registry import scorers
+from .rounds import checked_schedule, checked_sparsity, prune
+from .runs import NAME, Run, check_output, dense_path, load_dense, on_main, report, save_dense
+from .store import load_mask, save_mask
+from .train import Plan, evaluate
+
+# they do not change what comes out
+_FREE = {
+    "output_dir", "resume", "overwrite", "checkpoint_steps", "keep_checkpoints", "report_to", "push_to_hub", "private",
+    "num_workers",
+}  # fmt: skip
+# they change the ticket, not its dense twin
+_TICKET_ONLY = {"dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout"}
+
+
+class Job:
+    """The knobs of a recipe, checked, and what they ask for, loaded; the same on every process."""
+
+    def __init__(self, kind: str, backbone: Any, examples: Any, training: Any, output: Any, pruning: Any) -> None:
+        self.kind, self.training, self.output, self.pruning = kind, training, output, pruning
+        self._examples, self._backbone = examples, backbone
+        check_name(backbone.model, pretrained=backbone.pretrained, architecture=backbone.architecture)
+        check_source(examples.data)
+        self._check_pruning()
+        _check_trackers(output.report_to)
+        self.directory = Path(output.output_dir or self._usual_directory()).expanduser()
+        check_output(self.directory, kind)
+
+        self.accelerator = Accelerator(
+            mixed_precision=training.mixed_precision,
+            gradient_accumulation_steps=training.gradient_accumulation,
+            log_with=list(output.report_to) or None,
+            project_dir=str(self.directory),
+        )
+        settings = settings_of(backbone, examples, pruning, training, output)
+        self.settings = {key: value for key, value in settings.items() if key not in _FREE}
+        self.settings |= {"processes": self.accelerator.num_processes, "device": self.accelerator.device.type}
+        self.settings["mixed_precision"] = self.accelerator.mixed_precision
+        results = on_main(
+            self.accelerator,
+            lambda: Run.open(self.directory, kind, self.settings, resume=output.resume, overwrite=output.overwrite),
+        )
+        self.run = Run(self.directory, results, writes=self.accelerator.is_main_process)
+        self.run.results.setdefault("command", command(self.accelerator.num_processes))
+        if output.push_to_hub:
+            on_main(self.accelerator, lambda: _check_push(output.push_to_hub))
+        if not self.finished:
+            self._load()
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.run.results["finished"])
+
+    def _check_pruning(self) -> None:
+        record = scorers[self.pruning.scorer]
+        scope = named_scope(self.pruning.scope)
+        checked_sparsity(self.pruning.sparsity, scope)
+        scope.check({}, 1 - self.pruning.sparsity)
+        checked_schedule(self.pruning.schedule, self.pruning.rounds, record)
+        if self.pruning.norm is not None and "norm" not in record.options:
+            raise ValueError(f"--norm {self.pruning.norm}: {record.name} has no such option; leave it out")
+
+    def _usual_directory(self) -> str:
+        words = [self._backbone.model, self._examples.data, self.pruning.scorer, f"{self.pruning.sparsity:g}"]
+        name = "-".join([*(Path(word).name for word in words), f"s{self.training.seed}"])
+        return os.path.join("out", name)
+
+    def _load(self) -> None:
+        backbone, examples, accelerator = self._backbone, self._examples, self.accelerator
+        self._tracking = bool(self.output.report_to)
+        if self._tracking:
+            plain = {
+                key: value if isinstance(value, (int, float, str)) else str(value)
+                for key, value in self.settings.items()
+            }
+            accelerator.init_trackers("hf_px", config=plain)
+        if self.training.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        self._fresh_scaler = self.scaler_state()
+
+        with accelerator.main_process_first():  # one download, not one a process
+            self.data = open_data(
+                examples.data,
+                config=examples.data_config,
+                revision=examples.data_revision,
+                train_split=examples.train_split,
+                test_split=examples.test_split,
+                image_column=examples.image_column,
+                label_column=examples.label_column,
+            )
+        classes = len(self.data.classes)
+        if backbone.num_classes not in (None, classes):
+            raise ValueError(
+                f"--num_classes {backbone.num_classes}: {self.data.name} has {classes} classes; leave it out, and the "
+                "head is made to fit"
+            )
+        self.plan = Plan(
+            len(self.data.train.labels),
+            min(self.training.batch_size, len(self.data.train.labels)),
+            self.training.epochs,
+            seed=self.training.seed,
+            processes=accelerator.num_processes,
+            accumulation=self.training.gradient_accumulation,
+        )
+        with accelerator.main_process_first():
+            self.loaded = load(
+                backbone.model,
+                pretrained=backbone.pretrained,
+                architecture=backbone.architecture,
+                num_classes=classes,
+                seed=self.training.seed,
+                revision=backbone.revision,
+            )
+        self.model = self.loaded.model
+        self._name_classes_()
+        self.images = self._images()
+        self._check_runs(classes)
+        self.train_images = TrainImages(self.data, self.images, self.training.seed)
+        tests = DataLoader(
+            TestImages(self.data, self.images),
+            batch_size=max(1, 256 // accelerator.num_processes),
+            num_workers=self.workers,
+        )
+        self._tests = accelerator.prepare_data_loader(tests)
+        self.metrics = classification_metrics(classes)
+        self.run.results |= {
+            "data": {
+                "dataset": self.data.dataset, "title": self.data.title, "classes": classes,
+                "train": len(self.data.train.labels), "test": len(self.data.test.labels), "split": self.data.test_split,
+            },
+            "model": {
+                "base": self.loaded.base, "revision": self.loaded.revision, "license": self.loaded.license,
+                "trained": self.loaded.trained, "new_head": list(self.loaded.new_head),
+                "images": {key: self.images[key] for key in ("input_size", "mean", "std")},
+            },
+        }  # fmt: skip
+        self.run.write()
+
+    @property
+    def workers(self) -> int:
+        """Processes that decode images; none for images so small that handing them over costs more."""
+        asked = self._examples.num_workers
+        if asked is not None:
+            return asked
+        small = self.images["input_size"][-1] <= 64
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return 0 if small else min(8, cores // self.accelerator.num_processes)
+
+    def _images(self) -> dict[str, Any]:
+        """What the model takes, at the size that was asked for; the model then says so too, and its ticket."""
+        images = dict(data_config(self.model))
+        channels, *own = images["input_size"]
+        side = self._examples.image_size
+        if side is None and self._examples.data == "digits" and own == [32, 32]:
+            side = 16  # digits are 8 pixels wide: a quarter of the work, and nothing lost
+        if side is not None:
+            images["input_size"] = (channels, side, side)
+            for told in (getattr(self.model, "pretrained_cfg", None), getattr(self.model, "image_config", None)):
+                if isinstance(told, dict):
+                    told["input_size"] = images["input_size"]
+        return images
+
+    @torch.no_grad()
+    def _check_runs(self, classes: int) -> None:
+        size = self.images["input_size"]
+        try:
+            logits = output_tensor(self.model(torch.zeros(2, *size)))
+        except Exception as error:  # whatever a model does with images that it does not take
+            raise ValueError(
+                f"{self._backbone.model} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}"
+            ) from error
+        if logits.shape != (2, classes):
+            raise ValueError(
+                f"{self._backbone.model} answers with {tuple(logits.shape[1:])} numbers an image, {self.data.name} has "
+                f"{classes} classes; is it a classifier?"
+            )
+
+    def _name_classes_(self) -> None:
+        config = getattr(self.model, "config", None)
+        if hasattr(config, "id2label"):  # transformers' pipelines answer with these
+            config.id2label = dict(enumerate(self.data.classes))
+            config.label2id = {name: i for i, name in enumerate(self.data.classes)}
+
+    # the work
+
+    def mask(self) -> Mask:
+        """The mask, from the last round that a killed run has done."""
+        knobs = self.pruning
+        record = scorers[knobs.scorer]
+        path = self.run.checkpoints / "mask.safetensors"
+        done = None
+        if path.is_file():
+            found, notes = load_mask(path)
+            done = int(notes["round"]), found
+
+        def save(t: int, mask: Mask) -> None:
+            if self.accelerator.is_main_process:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_mask(mask, path, {"round": str(t)})
+
+        examples = self._examples
+        batches = None
+        if record.needs != "weights":
+            batches = pruning_batches(
+                self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
+            )
+        with self._timed("pruning"):
+            mask = prune(
+                self.model,
+                knobs.scorer,
+                sparsity=knobs.sparsity,
+                batches=batches,
+                rounds=knobs.rounds,
+                scope=knobs.scope,
+                schedule=knobs.schedule,
+                seed=self.training.seed,
+                min_per_layer=knobs.min_per_layer,
+                exclude=knobs.exclude,
+                input_size=self.images["input_size"],
+                accelerator=self.accelerator,
+                done=done,
+                on_round=save,
+                **({} if knobs.norm is None else {"norm": knobs.norm}),
+            )
+        self.run.results["mask"] = {
+            "digest": mask.digest(), "kept": mask.kept, "total": mask.total, "sparsity": mask.sparsity
+        }  # fmt: skip
+        return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
+
+    def dense_twin(self, train: Callable[..., nn.Module]) -> nn.Module | None:
+        """The unpruned model after the same training; the cache has it if any run has trained it before."""
+        if self.training.dense == "skip":
+            return None
+        same = {key: value for key, value in self.settings.items() if key not in _TICKET_ONLY}
+        same = {key: value for key, value in same.items() if key not in settings_of(self.pruning)}
+        path = dense_path(same, self.model, self.data.train.labels)
+        twin = copy.deepcopy(self.model)
+        if on_main(self.accelerator, lambda: load_dense(path) is not None) and (found := load_dense(path)):
+            weights, told = found
+            twin.load_state_dict(weights)
+            self.run.results["history"]["dense"] = told["history"]
+            self.run.results["results"]["dense"] = told["results"]
+            self.say(f"dense twin: from the cache, {path}")
+        else:
+            with self._timed("dense"):
+                twin = train(self, "dense", twin)
+            self.record("dense", twin)
+            if self.accelerator.is_main_process:
+                told = {
+                    "history": self.run.results["history"]["dense"],
+                    "results": self.run.results["results"]["dense"],
+                }
+                save_dense(path, twin, told)
+        self.run.write()
+        return twin.to(self.accelerator.device).eval()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return evaluate(self.accelerator, model.to(self.accelerator.device), self._tests, self.metrics)
+
+    def record(self, name: str, model: nn.Module) -> None:
+        """Measure on the test set, unless a run before this one did, and write it down."""
+        results = self.run.results["results"]
+        if name not in results:
+            results[name] = self.evaluate(model)
+            self.run.write()
+
+    @torch.no_grad()
+    def answers(self, teacher: nn.Module, x: Tensor) -> Tensor:
+        with self.accelerator.autocast():
+            return output_tensor(teacher(x))
+
+    def mean_loss(self, total: Tensor, name: str, epoch: int) -> float:
+        value = float(total) / (self.accelerator.num_processes * self.plan.steps_per_epoch)
+        if value != value or abs(value) == float("inf"):
+            raise ValueError(
+                f"{name}: the loss is {value} in epoch {epoch}; lower --lr, or warm up with --warmup_epochs"
+            )
+        return value
+
+    def scaler_state(self) -> dict[str, Any]:
+        """Of float16's loss scale; empty without one."""
+        return dict(self.accelerator.scaler.state_dict()) if self.accelerator.scaler is not None else {}
+
+    def load_scaler_(self, state: Mapping[str, Any] | None = None) -> None:
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(dict(self._fresh_scaler if state is None else state))
+
+    # what comes out
+
+    def save_ticket(self, model: nn.Module, mask: Mask) -> None:
+        """results.json first, the card from it, then the mark that all is done."""
+        told = self.run.results
+        self.run.write()
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            on_hub = self.loaded.base is not None and self.loaded.base.count("/") == 1
+            knobs = {key: value for key, value in self.settings.items() if value not in (None, [], "")}
+            Ticket(
+                model.cpu(),
+                mask,
+                base=self.loaded.base if on_hub else None,
+                base_revision=self.loaded.revision if on_hub else None,
+                license=self.loaded.license,
+                scorer=self.pruning.scorer,
+                settings=knobs if on_hub or not self.loaded.base else knobs | {"weights_from": self.loaded.base},
+                results=card_results(told),
+                command=told["command"],
+            ).save_pretrained(self.directory, layout=self.output.layout)
+            told["bytes"] = {path.name: path.stat().st_size for path in sorted(self.directory.glob("*.safetensors"))}
+            told["bytes"]["dense"] = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+        self.run.finish()
+        self.accelerator.end_training()
+
+    def publish(self) -> None:
+        if self.output.push_to_hub and self.accelerator.is_main_process:
+            url = Ticket.from_pretrained(self.directory).push_to_hub(
+                self.output.push_to_hub,
+                private=self.output.private or None,
+                layout=self.output.layout,
+                files={NAME: (self.directory / NAME).read_bytes()},
+            )
+            self.say(f"pushed: {url}")
+
+    def print_report(self) -> None:
+        self.say(report(self.run.results, self.directory, self.output.push_to_hub))
+
+    def say(self, text: str) -> None:
+        if self.accelerator.is_main_process:
+            print(text, flush=True)
+
+    @contextmanager
+    def _timed(self, name: str):  # type: ignore[no-untyped-def]
+        start = time.perf_counter()
+        yield
+        seconds = self.run.results["seconds"]
+        seconds[name] = round(seconds.get(name, 0) + time.perf_counter() - start, 2)
+
+
+def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The card's numbers, from results.json."""
+    data, found = told["data"], told["results"]
+    note = f"{data['test']:,} images, last epoch, seed {told['settings']['seed']}"
+    return [
+        {
+            "dataset": data["dataset"],
+            "dataset_name": data["title"],
+            "split": data["split"],
+            "metric": metric,
+            "value": value,
+            "dense": found.get("dense", {}).get(metric),
+            "note": note,
+        }
+        for metric, value in found["ticket"].items()
+        if metric != "loss"
+    ]
+
+
+def command(processes: int) -> str:
+    """The command that is running, without what a second try adds to it."""
+    argv = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    by = (
+        ["accelerate", "launch", *(["--num_processes", str(processes)] if processes > 1 else [])]
+        if launched
+        else ["python"]
+    )
+    return shlex.join([*by, sys.argv[0], *argv])
+
+
+def _check_trackers(names: list[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    here = {str(getattr(kind, "value", kind)) for kind in get_available_trackers()}
+    for name in names:
+        if name not in {*LOGGER_TYPE_TO_CLASS, "all"}:
+            raise ValueError(f"--report_to {name}: accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}")
+        if name != "all" and name not in here:
+            raise ValueError(f"--report_to {name}: not installed; pip install {name.replace('_', '-')}")
+
+
+def _check_push(repo: str) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    from .hub.remote import explained
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ValueError(f"--push_to_hub {repo}: not owner/name ({first_line(error)})") from error
+    if repo.count("/") != 1:
+        raise ValueError(f"--push_to_hub {repo}: the name of a repo is owner/name")
+    with explained(repo, None):  # asked now, not after hours of training
+        HfApi().whoami()

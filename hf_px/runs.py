@@ -1,0 +1,207 @@
+"""A run's output directory: results.json, which grows as results come, checkpoints, and in the end the ticket.
+
+One directory, one run: another one's is never written over unasked. The dense twin of a ticket is the same for every
+method and sparsity, so it is kept in a cache, by all that decides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from huggingface_hub import constants
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from . import __version__
+from .store import write_atomic
+
+NAME = "results.json"
+T = TypeVar("T")
+
+
+class Run:
+    """`results` is what results.json holds: settings, versions, and all that was measured so far."""
+
+    def __init__(self, directory: Path, results: dict[str, Any], writes: bool = True) -> None:
+        self.directory, self.results, self._writes = directory, results, writes
+
+    @classmethod
+    def open(
+        cls, directory: Path, kind: str, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
+    ) -> dict[str, Any]:
+        """The results so far of the run that this directory is for; an error if it holds another."""
+        found = _read(directory, kind)
+        if found is not None and not overwrite:
+            differing = [
+                key for key in {**settings, **found["settings"]} if not _same(key, found["settings"], settings)
+            ]
+            if differing:
+                key = differing[0]
+                was, now = found["settings"].get(key), settings.get(key)
+                more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+                raise ValueError(
+                    f"output_dir {directory} holds another run: {key} was {was!r}, now {now!r}{more}; name another "
+                    "directory with --output_dir, or add --overwrite"
+                )
+            if not found["finished"] and not resume:
+                raise ValueError(
+                    f"output_dir {directory} holds this run, unfinished; --resume goes on where it was stopped, "
+                    "--overwrite starts again"
+                )
+            return found
+        if overwrite:
+            (directory / NAME).unlink(missing_ok=True)
+            shutil.rmtree(directory / "checkpoints", ignore_errors=True)
+        fresh = {
+            "written_by": f"hf_px {kind}",
+            "finished": False,
+            "settings": dict(settings),
+            "versions": versions(),
+            "results": {},
+            "history": {},
+            "seconds": {},
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(directory, fresh)
+        return fresh
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def write(self) -> None:
+        """Put what is known so far on disk, on the one process that writes."""
+        if self._writes:
+            _write(self.directory, self.results)
+
+    def finish(self) -> None:
+        self.results["finished"] = True
+        self.write()
+        if self._writes:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def check_output(directory: Path, kind: str) -> None:
+    """Refuse a directory that cannot be written to, or holds things that are not ours, before any work."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"output_dir {directory} is a file; name a directory")
+    if directory.is_dir() and any(directory.iterdir()) and _read(directory, kind) is None:
+        raise ValueError(f"output_dir {directory} holds other files, and no run of {kind}; name another directory")
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"output_dir {directory}: {there} cannot be written to")
+
+
+def on_main(accelerator: Any, work: Callable[[], T]) -> T:
+    """What `work` gives or raises on the main process, on every process: none waits for one that has stopped."""
+    from accelerate.utils import broadcast_object_list
+
+    outcome: list[Any] = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            outcome[1] = error
+    if accelerator.num_processes > 1:
+        broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+# the dense twin
+
+
+def dense_path(settings: Mapping[str, Any], model: nn.Module, labels: Tensor) -> Path:
+    """Where the dense twin with these settings, first weights and training labels is, or will be."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    digest.update(json.dumps(versions(), sort_keys=True).encode())
+    digest.update(labels.numpy().tobytes())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
+    return Path(home).expanduser() / "dense" / f"{digest.hexdigest()[:32]}.safetensors"
+
+
+def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:
+    """Weights and results in one file; whoever writes it last, it is the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    write_atomic(path, save(state, {"hf_px_dense": json.dumps(found)}))
+
+
+def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """(weights, results), or None where there are none yet, or none that can be read."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            names, notes = file.keys(), file.metadata()
+            return {name: file.get_tensor(name) for name in names}, json.loads(notes["hf_px_dense"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        print(f"{path}: a damaged cache ({error}); training the dense model again", file=sys.stderr)
+        return None
+
+
+def versions() -> dict[str, str]:
+    named = ("torch", "torchvision", "timm", "transformers", "datasets", "accelerate")
+    return {
+        "hf-px": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in named},
+    }
+
+
+def _read(directory: Path, kind: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads((directory / NAME).read_text(encoding="utf-8"))
+        return found if found["written_by"] == f"hf_px {kind}" else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(directory: Path, results: Mapping[str, Any]) -> None:
+    write_atomic(directory / NAME, (json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _same(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return key in old and key in new and old[key] == json.loads(json.dumps(new[key]))
+
+
+def report(results: Mapping[str, Any], directory: Path, repo: str | None = None) -> str:
+    """What the run found, as a table, and the line that loads its ticket."""
+    found, mask, sizes = results["results"], results["mask"], results["bytes"]
+    metrics = [name for name in found["ticket"] if name != "loss"]
+    weights = {"dense": mask["total"], "pruned": mask["kept"], "ticket": mask["kept"]}
+    stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
+    titles = {"dense": "dense", "pruned": "pruned, not trained", "ticket": "ticket"}
+    rows = [["", *metrics, "weights", "bytes"]]
+    for name, title in titles.items():
+        if name in found:
+            bytes_ = f"{stored[name]:,}" if name in stored else ""
+            rows.append([title, *(f"{found[name][metric]:.2%}" for metric in metrics), f"{weights[name]:,}", bytes_])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    table = "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in rows
+    )
+    return (
+        f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
+        f"sparsity {mask['sparsity']:.2%} by {results['settings'].get('scorer', results['written_by'])}\n\n{table}\n\n"
+        f"wrote {directory}: the ticket, its card (README.md) and {NAME}; load it with\n"
+        f'    import hf_px; model = hf_px.from_pretrained("{repo or directory}")'
+    )

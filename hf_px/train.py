@@ -1,0 +1,184 @@
+"""Training by step number: the batch, the learning rate and every random draw are functions of (seed, step).
+
+Nothing of the kind needs saving, so a run that was killed goes on from its last checkpoint bit for bit, and
+gradient accumulation and several processes share out the same batches: g = 1/b Σ ∂ℓ/∂θ over the b examples of a step.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from .forward import output_tensor
+
+OptimizerName = Literal["sgd", "nesterov", "adamw"]
+ScheduleName = Literal["step", "cosine", "constant"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which examples each step of each process sees: every example once an epoch, in an order drawn from (seed, epoch).
+
+    An epoch of n examples has ceil(n / batch_size) steps, equal in size up to one: a last batch of one image would
+    have no statistics. A step is cut into `accumulation` · `processes` parts, again equal up to one.
+    """
+
+    examples: int
+    batch_size: int  # of one step, over all processes
+    epochs: int
+    seed: int = 0
+    processes: int = 1
+    accumulation: int = 1
+
+    def __post_init__(self) -> None:
+        parts = self.processes * self.accumulation
+        if self.batch_size % parts:
+            raise ValueError(
+                f"batch_size {self.batch_size} is for all processes together, and {self.processes} processes x "
+                f"{self.accumulation} accumulation steps do not divide it; take a multiple of {parts}"
+            )
+        if self.examples // self.steps_per_epoch < parts:
+            raise ValueError(f"{self.examples} training images are too few to cut a step into {parts} parts")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    def size(self, step: int) -> int:
+        """How many examples the step has."""
+        small, larger = divmod(self.examples, self.steps_per_epoch)
+        return small + (step % self.steps_per_epoch < larger)
+
+    def weight(self, step: int, examples: int) -> float:
+        """What the mean loss over `examples` of this step counts for.
+
+        accelerate divides by `accumulation`, DDP by `processes`; after that every example of the step counts 1/b.
+        """
+        return self.processes * self.accumulation * examples / self.size(step)
+
+    def draws(self, start: int, rank: int) -> Iterator[list[tuple[int, int]]]:
+        """From step `start` to the end, part by part, this process's share of it: lists of (epoch, index)."""
+        for epoch in range(start // self.steps_per_epoch, self.epochs):
+            order = torch.randperm(self.examples, generator=torch.Generator().manual_seed(mixed(self.seed, epoch)))
+            for i, batch in enumerate(order.tensor_split(self.steps_per_epoch)):
+                if epoch * self.steps_per_epoch + i >= start:
+                    parts = batch.tensor_split(self.processes * self.accumulation)
+                    for part in parts[rank :: self.processes]:
+                        yield [(epoch, index) for index in part.tolist()]
+
+
+def loader(plan: Plan, images: Dataset[Any], *, start: int, rank: int, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(images, labels) of each part, from step `start` to the end of the last epoch."""
+    found = DataLoader(
+        images,
+        batch_sampler=_Draws(plan, start, rank),  # type: ignore[arg-type]  # a Sampler of lists, as DataLoader wants
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+    )
+    return iter(found)
+
+
+class _Draws(Sampler[list[tuple[int, int]]]):
+    def __init__(self, plan: Plan, start: int, rank: int) -> None:
+        self.plan, self.start, self.rank = plan, start, rank
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return self.plan.draws(self.start, self.rank)
+
+
+def learning_rate(
+    epoch: float,
+    *,
+    lr: float,
+    epochs: int,
+    schedule: ScheduleName,
+    drops: Sequence[float],
+    factor: float,
+    warmup: float,
+) -> float:
+    """lr at a point in time, in epochs: lr · factor^(drops passed), or lr · (1 + cos πt)/2, after a linear warm-up."""
+    if epoch < warmup:
+        return lr * epoch / warmup
+    if schedule == "cosine":
+        return lr * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup))) / 2
+    return lr * factor ** bisect.bisect_right(sorted(drops), epoch) if schedule == "step" else lr
+
+
+def make_optimizer(
+    model: nn.Module, name: OptimizerName, *, lr: float, momentum: float, weight_decay: float
+) -> Optimizer:
+    """SGD with or without Nesterov's momentum, or AdamW; weight decay on every parameter, as in the paper."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    if name == "adamw":
+        return torch.optim.AdamW(weights, lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+    return torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=weight_decay, nesterov=name == "nesterov")
+
+
+def set_lr_(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def distilled(
+    logits: Tensor, labels: Tensor, teacher: Tensor | None, *, weight: float, t: float, smooth: float
+) -> Tensor:
+    """(1 - α) CE(z, y) + α t² KL(softmax(z_teacher / t) || softmax(z / t)), mean over the batch; CE without a teacher."""
+    loss = F.cross_entropy(logits.float(), labels, label_smoothing=smooth)
+    if teacher is None:
+        return loss
+    mine, theirs = (F.log_softmax(z.float() / t, dim=-1) for z in (logits, teacher))
+    return (1 - weight) * loss + weight * t * t * F.kl_div(mine, theirs, log_target=True, reduction="batchmean")
+
+
+def mixed(*numbers: int) -> int:
+    """One seed from several numbers."""
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number + 1) % (2**63 - 1)
+    return seed
+
+
+@torch.no_grad()
+def evaluate(accelerator: Any, model: nn.Module, batches: Any, metrics: Sequence[Any]) -> dict[str, float]:
+    """{metric: value} and the mean loss over every example of the test set once, on however many processes.
+
+    `batches` is a DataLoader as accelerate prepared it; it fills the last batch of each process up, and
+    gather_for_metrics takes that away again.
+    """
+    model.eval()
+    total, count, deepest = 0.0, 0, max(metric.k for metric in metrics)
+    for x, y in batches:
+        with accelerator.autocast():
+            logits = output_tensor(model(x)).float()
+        ranked = logits.topk(min(deepest, logits.shape[1])).indices
+        losses = F.cross_entropy(logits, y, reduction="none")
+        ranked, losses, y = accelerator.gather_for_metrics((ranked, losses, y))
+        total, count = total + float(losses.double().sum()), count + len(y)
+        for metric in metrics:
+            metric.add_batch(predictions=ranked.cpu(), references=y.cpu())
+    if count != len(batches.dataset):
+        raise RuntimeError(f"{count} examples evaluated, the test set has {len(batches.dataset)}")
+    found = {name: float(value) for metric in metrics for name, value in metric.compute().items()}
+    return {**found, "loss": total / count}
+
+
+def sync_buffers_(*models: nn.Module) -> None:
+    """Rank 0's buffers everywhere: each process has batch statistics of its own, and rank 0's are the ones saved."""
+    if dist.is_available() and dist.is_initialized():
+        for model in models:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)

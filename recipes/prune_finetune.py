@@ -1,0 +1,260 @@
+"""From a name to a ticket: load a backbone, prune it, fine-tune what is left and its dense twin, save and share it.
+
+    accelerate launch recipes/prune_finetune.py
+        no network, about two minutes on two cores: ResNet-20, handwritten digits, PX to 98.2 %
+    accelerate launch recipes/prune_finetune.py --config recipes/configs/cifar10-resnet20.yaml --scorer snip
+        a row of the paper's table, with another method
+    accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
+            --epochs 30 --lr 0.01 --lr_schedule cosine --push_to_hub me/flowers-resnet50-px-90
+        any timm or transformers model, any labelled images, and the ticket goes to the Hub
+    accelerate launch recipes/prune_finetune.py ... --resume
+        the same again after a crash: goes on where it was, and ends with the same bits
+
+In the output directory: the ticket with its card, and results.json, every result and setting.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+from tqdm.auto import tqdm
+
+import hf_px
+from hf_px.checkpoint import Checkpoints, load_, state_of
+from hf_px.forward import output_tensor
+from hf_px.hub.home import Layout
+from hf_px.job import Job
+from hf_px.options import at_least, fraction, knob, parse, positive, run
+from hf_px.train import (
+    OptimizerName, ScheduleName, distilled, learning_rate, loader, make_optimizer, mixed, set_lr_, sync_buffers_
+)  # fmt: skip
+
+
+@dataclass
+class Backbone:
+    _argument_group_name = "model"
+    model: str = knob(
+        "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, a file"
+    )
+    architecture: str | None = knob(None, "of a weights file that does not say: a short name or a timm name")
+    pretrained: bool | None = knob(None, "take trained weights, or not (default: if the name says so)")
+    revision: str | None = knob(None, "commit, branch or tag of a model on the Hub")
+    num_classes: int | None = knob(None, "how many the data must have (default: as many as it has)")
+
+    def __post_init__(self) -> None:
+        at_least(1, num_classes=self.num_classes)
+
+
+@dataclass
+class Examples:
+    _argument_group_name = "data"
+    data: str = knob("digits", "digits, cifar10, cifar100, tiny-imagenet, imagenet-1k, org/name on the Hub, or a path")
+    data_config: str | None = knob(None, "of a Hub data set that has several")
+    data_revision: str | None = knob(None, "commit, branch or tag of a data set on the Hub")
+    train_split: str | None = knob(None, "(default: train)")
+    test_split: str | None = knob(None, "(default: test or validation)")
+    image_column: str | None = knob(None, "(default: image, img, or the only one that holds images)")
+    label_column: str | None = knob(None, "(default: label, labels, or the only one that holds classes)")
+    image_size: int | None = knob(
+        None, "side of the images (default: the model's own; 16 for digits on 32-pixel models)"
+    )
+    per_class: int = knob(10, "|D|: images of each class to prune by")
+    prune_batch_size: int = knob(100, "b: they go through the network in ceil(|D| |C| / b) batches")
+    num_workers: int | None = knob(None, "processes that decode images (default: by the data and the cores)")
+
+    def __post_init__(self) -> None:
+        at_least(1, image_size=self.image_size, per_class=self.per_class, prune_batch_size=self.prune_batch_size)
+        at_least(0, num_workers=self.num_workers)
+
+
+@dataclass
+class Pruning:
+    _argument_group_name = "pruning"
+    scorer: str = knob("px", "one of `hf-px scorers`")
+    sparsity: float = knob(0.982, "the part of the weights to remove")
+    rounds: int | None = knob(None, "score and prune so often (default: the method's own)")
+    scope: str = knob("global", "who competes: global, layer, erk, or n:m")
+    schedule: str = knob("exponential", "density by round: exponential, linear or one-shot")
+    norm: str | None = knob(None, "statistics of normalisation layers, for px: batch, running, released")
+    min_per_layer: int = knob(0, "leave each layer so many weights")
+    exclude: list[str] = knob([], "tensors to leave whole")
+
+
+@dataclass
+class Training:
+    _argument_group_name = "training, of the ticket and of its dense twin"
+    epochs: int = knob(20, "passes over the training images")
+    batch_size: int = knob(128, "images of one step, over all processes and accumulated parts")
+    optimizer: OptimizerName = knob("sgd", "SGD with momentum, the same with Nesterov's, or AdamW")
+    lr: float = knob(0.1, "learning rate")
+    lr_schedule: ScheduleName = knob("cosine", "to 0 along a cosine, by steps at lr_drops, or constant")
+    lr_drops: list[float] = knob([], "epochs at which the learning rate is multiplied by lr_drop_factor")
+    lr_drop_factor: float = knob(0.1, "see lr_drops")
+    warmup_epochs: float = knob(0.0, "the learning rate grows from 0 in that time")
+    momentum: float = knob(0.9, "of SGD; the first beta of AdamW")
+    weight_decay: float = knob(1e-4, "on every parameter, as in the paper")
+    label_smoothing: float = knob(0.0, "share of the target that is spread over all classes")
+    grad_clip: float | None = knob(None, "largest norm of the gradient (default: any)")
+    gradient_accumulation: int = knob(1, "cut each batch into so many parts, if it does not fit")
+    mixed_precision: Literal["no", "fp16", "bf16"] | None = knob(None, "(default: what accelerate launch says)")
+    ema_decay: float | None = knob(None, "average the weights over steps, and keep the average: 0.999, say")
+    distill: float = knob(0.0, "share of the ticket's loss that is the distance to the dense twin's answers")
+    distill_temperature: float = knob(2.0, "softens both answers")
+    compile: bool = knob(False, "torch.compile: slow to start, then quicker")
+    deterministic: bool = knob(False, "on GPUs: only operations that give the same bits each time")
+    dense: Literal["train", "skip"] = knob(
+        "train", "train the dense twin too, or take it from the cache; or do without"
+    )
+    seed: int = knob(0, "of random weights, the pruning set, the method and the batches")
+
+    def __post_init__(self) -> None:
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size, gradient_accumulation=self.gradient_accumulation)
+        positive(lr=self.lr, lr_drop_factor=self.lr_drop_factor, grad_clip=self.grad_clip)
+        positive(distill_temperature=self.distill_temperature)
+        fraction(momentum=self.momentum, label_smoothing=self.label_smoothing, ema_decay=self.ema_decay)
+        at_least(
+            0, seed=self.seed, weight_decay=self.weight_decay, distill=self.distill, warmup_epochs=self.warmup_epochs
+        )
+        if self.distill > 1:
+            raise ValueError(f"--distill {self.distill}: a share of the loss, at most 1")
+        if self.distill and self.dense == "skip":
+            raise ValueError("--distill needs the dense twin as its teacher; leave --dense skip out")
+        if self.lr_drops and self.lr_schedule != "step":
+            raise ValueError(f"--lr_drops are for --lr_schedule step, not {self.lr_schedule}")
+        if self.lr_schedule == "step" and not self.lr_drops:
+            raise ValueError("--lr_schedule step: say at which epochs, with --lr_drops 80 120")
+        if late := [drop for drop in self.lr_drops if not 0 < drop < self.epochs]:
+            raise ValueError(f"--lr_drops {late[0]:g}: training runs from epoch 0 to {self.epochs}")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"--warmup_epochs {self.warmup_epochs:g}: there are only {self.epochs} epochs")
+
+
+@dataclass
+class Output:
+    _argument_group_name = "output"
+    output_dir: str | None = knob(None, "(default: out/<model>-<data>-<method>-<sparsity>-s<seed>)")
+    resume: bool = knob(False, "go on with the run that output_dir holds")
+    overwrite: bool = knob(False, "start again, even if output_dir holds a run")
+    checkpoint_steps: int | None = knob(None, "save all that a resume needs every so many steps (default: every epoch)")
+    keep_checkpoints: int = knob(2, "the newest ones")
+    eval_epochs: int = knob(1, "test every so many epochs, and after the last")
+    layout: Layout = knob("both", "files of the ticket: both, packed, dense (see the README)")
+    report_to: list[str] = knob([], "trackers of accelerate's: tensorboard, trackio, wandb, ...")
+    push_to_hub: str | None = knob(None, "owner/name: publish the ticket there")
+    private: bool = knob(False, "make that repo private")
+
+    def __post_init__(self) -> None:
+        at_least(1, checkpoint_steps=self.checkpoint_steps, keep_checkpoints=self.keep_checkpoints)
+        at_least(1, eval_epochs=self.eval_epochs)
+        if self.layout == "mask-only":
+            raise ValueError("--layout mask-only stores no weights, and these were trained; take both, packed or dense")
+
+
+def main() -> None:
+    backbone, examples, pruning, training, output = parse((Backbone, Examples, Pruning, Training, Output), __doc__)
+    job = Job("prune_finetune", backbone, examples, training, output, pruning)
+    if not job.finished:
+        mask = job.mask()  # scored before `prepare`, the same on every process
+        ticket = mask.apply_(copy.deepcopy(job.model))
+        job.record("pruned", ticket)
+        dense = job.dense_twin(train)  # the same training without a mask; from the cache if it was done before
+        ticket = train(job, "ticket", ticket, mask, teacher=dense if training.distill else None)
+        job.record("ticket", ticket)
+        job.save_ticket(ticket, mask)
+    job.publish()
+    job.print_report()
+
+
+def train(
+    job: Job, name: str, model: nn.Module, mask: hf_px.Mask | None = None, teacher: nn.Module | None = None,
+    start: int = 0, stop: int | None = None,
+) -> nn.Module:  # fmt: skip
+    """Train from step `start` to `stop`, zeros kept, from the newest checkpoint if there is one; the trained model."""
+    knobs, plan, accelerator = job.training, job.plan, job.accelerator
+    stop = plan.steps if stop is None else stop
+    model.to(accelerator.device)
+    optimizer = make_optimizer(
+        model, knobs.optimizer, lr=knobs.lr, momentum=knobs.momentum, weight_decay=knobs.weight_decay
+    )
+    ema = ModelEmaV3(model, decay=knobs.ema_decay) if knobs.ema_decay else None
+    trained = model if ema is None else ema.module
+    if knobs.compile:
+        model.compile()
+    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    if mask is not None:
+        hf_px.keep(wrapped, mask, optimizer, ema=ema)
+    job.load_scaler_()  # float16's loss scale starts afresh with each model
+
+    checkpoints = Checkpoints(job.run.checkpoints, name, job.output.keep_checkpoints)
+    step, history, total = start, [], torch.zeros((), device=accelerator.device)
+    if (found := checkpoints.newest()) is not None:
+        load_(found, model, optimizer, trained if ema else None)
+        step, history = found.step, found.notes["history"]
+        total = found.tensors["train_loss"].to(accelerator.device) * accelerator.is_main_process
+        job.load_scaler_(found.notes["scaler"])
+
+    batches = loader(plan, job.train_images, start=step, rank=accelerator.process_index, workers=job.workers)
+    bar = tqdm(total=stop, initial=step, desc=f"training, {name}", unit="step", disable=not accelerator.is_main_process)
+    while step < stop:
+        model.train()
+        lr = learning_rate(
+            step / plan.steps_per_epoch, lr=knobs.lr, epochs=knobs.epochs, schedule=knobs.lr_schedule,
+            drops=knobs.lr_drops, factor=knobs.lr_drop_factor, warmup=knobs.warmup_epochs,
+        )  # fmt: skip
+        set_lr_(optimizer, lr)
+        for part in range(plan.accumulation):
+            x, y = (tensor.to(accelerator.device, non_blocking=True) for tensor in next(batches))
+            torch.manual_seed(mixed(knobs.seed, step, part, accelerator.process_index))  # dropout, drop path
+            with accelerator.accumulate(wrapped):
+                logits = output_tensor(wrapped(x))
+                answers = None if teacher is None else job.answers(teacher, x)
+                loss = distilled(
+                    logits, y, answers,
+                    weight=knobs.distill, t=knobs.distill_temperature, smooth=knobs.label_smoothing,
+                )  # fmt: skip
+                loss = loss * plan.weight(step, len(y))
+                accelerator.backward(loss)
+                if knobs.grad_clip and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(wrapped.parameters(), knobs.grad_clip)
+                optimizer.step()  # hf_px.keep: zeros stay zero
+                optimizer.zero_grad()
+            total += loss.detach() / plan.accumulation
+        if ema is not None:
+            ema.update(model)
+        step += 1
+        bar.update()
+
+        epoch, rest = divmod(step, plan.steps_per_epoch)
+        saving = rest == 0 or step == stop or step % (job.output.checkpoint_steps or plan.steps) == 0
+        if saving:  # one sum for all processes, here in every run, killed or not: a sum's last bits are its order's
+            total = accelerator.reduce(total, "sum")
+        if rest == 0:
+            sync_buffers_(model, trained)
+            row = {"epoch": epoch, "lr": lr, "train_loss": job.mean_loss(total, name, epoch)}
+            if epoch % job.output.eval_epochs == 0 or step == plan.steps:
+                row |= {f"test_{key}": value for key, value in job.evaluate(trained).items()}
+            history, total = [*history, row], torch.zeros_like(total)
+            accelerator.log({f"{name}/{key}": value for key, value in row.items()}, step=epoch)
+            bar.set_postfix(
+                {key: f"{value:.4g}" for key, value in row.items() if key in ("train_loss", "test_accuracy")}
+            )
+        if saving and accelerator.is_main_process:
+            tensors, notes = state_of(model, optimizer, trained if ema else None)
+            notes |= {"history": history, "scaler": job.scaler_state()}
+            checkpoints.save(step, tensors | {"train_loss": total}, notes)
+        elif saving:
+            total = torch.zeros_like(total)  # the main process has it all
+    bar.close()
+    job.run.results["history"][name] = history
+    accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+    accelerator.free_memory()
+    return trained
+
+
+if __name__ == "__main__":
+    run(main)
