@@ -1,0 +1,119 @@
+"""Images as a training loop takes them: TrainImages[(epoch, index)], TestImages[index], batches to prune by."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from tqdm.auto import tqdm
+
+from .draw import balanced, batches_of
+from .expects import check_labels, data_config, num_classes
+from .source import NOISE, Data, check_source, open_data
+from .transforms import test_transform, train_transform
+
+
+class TrainImages(Dataset):
+    """x = augment(image, seed, epoch, index): the same in any worker, on any process, and after a resume.
+
+    A sampler yields (epoch, index); the epoch comes with the index because persistent workers hear of nothing else.
+    """
+
+    def __init__(self, data: Data, images: Mapping[str, Any], seed: int) -> None:
+        self.split = data.train
+        self.transform = train_transform(data, images)
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
+        if not isinstance(key, tuple):
+            raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
+        epoch, index = (int(part) for part in key)
+        with _torch_seeded(self.seed, epoch, index):
+            return self.transform(self.split.image(index)), int(self.split.labels[index])
+
+
+class TestImages(Dataset):
+    """x = transform(image): nothing is random."""
+
+    __test__ = False  # pytest takes classes called Test… for tests
+
+    def __init__(self, data: Data, images: Mapping[str, Any]) -> None:
+        self.split = data.test
+        self.transform = test_transform(data, images)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(self.split.image(int(index))), int(self.split.labels[index])
+
+
+def pruning_batches(
+    data: Data, images: Mapping[str, Any], per_class: int = 10, batch_size: int = 100, seed: int = 0
+) -> list[tuple[Tensor, Tensor]]:
+    """B = ceil(|D|·|C| / b) batches of training images, `per_class` of each class, drawn by `seed`, not augmented.
+
+    Equal on every process. Held in memory: 600 kB for an image of 224x224.
+    """
+    try:
+        chosen = balanced(data.train.labels, per_class, seed, data.classes)
+    except ValueError as error:
+        raise ValueError(f"data {data.name}: {error}") from error
+    transform = test_transform(data, images)
+    elsewhere = int(os.environ.get("RANK", "0")) > 0  # one bar, not one for each process
+    bar = tqdm(chosen.tolist(), desc="pruning set", unit="image", delay=1.0, disable=elsewhere, leave=False)
+    drawn = torch.stack([transform(data.train.image(index)) for index in bar])
+    return batches_of(drawn, data.train.labels[chosen], batch_size)
+
+
+def load_pruning_set(
+    source: str,
+    model: nn.Module,
+    per_class: int = 10,
+    batch_size: int = 100,
+    seed: int = 0,
+    *,
+    split: str = "train",
+    image_column: str | None = None,
+    label_column: str | None = None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Batches for `model`: images as it expects them, labels that it has.
+
+    `source` is as for open_data, or `random`: a single batch of noise, which fits any model.
+    """
+    check_source(source)
+    images = data_config(model)
+    if source == NOISE:
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(batch_size, *images["input_size"], generator=generator)
+        return [(noise, torch.randint(num_classes(model) or 1, (batch_size,), generator=generator))]
+    data = open_data(source, train_split=split, image_column=image_column, label_column=label_column, need_test=False)
+    check_labels(data.train.labels, model)
+    return pruning_batches(data, images, per_class, batch_size, seed)
+
+
+@contextmanager
+def _torch_seeded(*parts: int) -> Iterator[None]:
+    """torch's CPU generator as these numbers say, and afterwards as it was: torchvision knows no other generator.
+
+    The numbers go through a hash, for neighbours must not give neighbouring seeds. Not torch.manual_seed: it would
+    reach for the GPU too, in every worker.
+    """
+    seed = int.from_bytes(hashlib.blake2b(struct.pack(f"<{len(parts)}q", *parts), digest_size=8).digest(), "little")
+    generator = torch.random.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)

@@ -1,0 +1,130 @@
+"""From a PIL image to what the model takes: size, mean, std, interpolation are the model's, the variation the data's.
+
+Crop, resize and flip work on uint8 tensors, which become floats once, at the end: (x - mean) / std.
+All randomness is torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .presets import AsItIs, PadCrop, ResizedCrop
+from .source import Data
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
+    """RGB image -> float tensor, at random as the paper's appendix says; `images` is data_config(model)."""
+    from torchvision.transforms import v2
+
+    pixels, normalise = _ends(data, images)
+    _, height, width = images["input_size"]
+    vary = data.preset.augmentation if data.preset else _usual(data, images)
+    steps: list[Callable]
+    if isinstance(vary, ResizedCrop):
+        steps = [
+            v2.RandomResizedCrop((height, width), vary.scale, vary.ratio, _interpolation(images), antialias=True),
+            *([v2.RandomGrayscale(vary.grey)] if vary.grey else []),
+            *([v2.ColorJitter(*[vary.jitter] * 4)] if vary.jitter else []),
+            v2.RandomHorizontalFlip(vary.flip),
+        ]
+    elif isinstance(vary, PadCrop):
+        # resized before the crop, so that the whole picture is there to move; the padding grows with it: 4 in 32 is
+        # 28 in 224
+        padding = [round(vary.padding * width / vary.size), round(vary.padding * height / vary.size)]
+        steps = [
+            *_resize(images),
+            v2.RandomCrop((height, width), padding),
+            v2.RandomHorizontalFlip(vary.flip),
+        ]
+    else:
+        steps = _resize(images)
+    return v2.Compose([pixels, *steps, normalise])
+
+
+def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
+    """RGB image -> float tensor, always the same: the whole image if it is small, else the model's own crop."""
+    from timm.data import create_transform
+    from torchvision.transforms import v2
+
+    pixels, normalise = _ends(data, images)
+    if data.preset.whole if data.preset else _is_small(data, images):
+        return v2.Compose([pixels, *_resize(images), normalise])
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
+
+
+def _usual(data: Data, images: Mapping[str, Any]) -> AsItIs | PadCrop | ResizedCrop:
+    """Data that the paper does not have: as CIFAR if the images are small, else as ImageNet's are usually cut."""
+    if _is_small(data, images):
+        return PadCrop(size=8, padding=1)  # an eighth at each side
+    return ResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+
+
+def _is_small(data: Data, images: Mapping[str, Any]) -> bool:
+    """The first image is no larger than the model's input: to crop it would be to enlarge a part of it.
+
+    One image speaks for all, so that nothing else is decoded; and the choice does not depend on which is drawn.
+    """
+    _, height, width = images["input_size"]
+    return data.train.size[0] <= width and data.train.size[1] <= height
+
+
+def _ends(data: Data, images: Mapping[str, Any]) -> tuple[Callable, Callable]:
+    """The first step and the last: to uint8, and to what the model takes."""
+    channels = images["input_size"][0]
+    if channels != 3 and not (channels == 1 and data.preset and data.preset.grey):
+        raise ValueError(
+            f"the model takes {channels} channels, {data.name} has RGB images; take a model of 3 channels, or "
+            "to try it out, data 'random', which fits any model"
+        )
+    return ToPixels("L" if channels == 1 else "RGB"), Normalise(channels, images["mean"], images["std"])
+
+
+def _resize(images: Mapping[str, Any]) -> list[Callable]:
+    from torchvision.transforms import v2
+
+    _, height, width = images["input_size"]
+    return [v2.Resize((height, width), _interpolation(images), antialias=True)]
+
+
+def _interpolation(images: Mapping[str, Any]) -> Any:
+    from torchvision.transforms import InterpolationMode
+
+    name = images.get("interpolation", "bilinear")
+    # those that tensors have; timm's others (lanczos, box, hamming, random) are nearest to this one
+    return InterpolationMode(name if name in ("bilinear", "bicubic", "nearest", "nearest-exact") else "bicubic")
+
+
+class ToPixels:
+    """PIL image -> uint8 tensor."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        from torchvision.transforms.v2.functional import pil_to_tensor
+
+        return pil_to_tensor(image if image.mode == self.mode else image.convert(self.mode))
+
+
+class Normalise:
+    """(x / 255 - mean) / std, in one go over the uint8 tensor."""
+
+    def __init__(self, channels: int, mean: Any, std: Any) -> None:
+        self.mean, self.std = (255 * self._each(values, channels) for values in (mean, std))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        return pixels.float().sub_(self.mean).div_(self.std)
+
+    @staticmethod
+    def _each(values: Any, channels: int) -> Tensor:
+        given = torch.tensor([float(value) for value in values])
+        # timm gives a model of one channel the three means of its RGB weights
+        return (given if len(given) == channels else given.mean().expand(channels)).view(-1, 1, 1)
