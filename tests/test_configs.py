@@ -1,0 +1,84 @@
+"""recipes/configs: every row of the paper's table of training set-ups, number for number."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+sys.path.insert(0, str(RECIPES))
+
+from prune_finetune import Backbone, Examples, Output, Pruning, Training  # noqa: E402
+
+from hf_px.data import PRESETS  # noqa: E402
+from hf_px.options import parse  # noqa: E402
+
+CONFIGS = sorted((RECIPES / "configs").glob("*.yaml"))
+SETS = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
+# data set, architecture, optimizer, lr, epochs at which it falls by 10, momentum, weight decay, epochs, batch size
+TABLE = {
+    ("CIFAR-10", "ResNet-20", "SGD", 0.1, (80, 120), 0.9, 1e-4, 160, 128),
+    ("CIFAR-100", "VGG-16", "SGD (Nesterov)", 0.1, (60, 120), 0.9, 5e-4, 160, 128),
+    ("Tiny-ImageNet", "ResNet-18", "SGD", 0.2, (100, 150), 0.9, 1e-4, 200, 256),
+    ("ImageNet", "ResNet-50", "SGD", 0.1, (30, 60, 80), 0.9, 1e-4, 90, 448),
+    *((data, "ResNet-50", "SGD", 0.1, (91, 136), 0.9, 1e-4, 182, 256) for data in SETS),
+}
+RANDOM = {
+    ("CIFAR-10", "ResNet-20"): "resnet20",
+    ("CIFAR-100", "VGG-16"): "vgg16-cifar",
+    ("Tiny-ImageNet", "ResNet-18"): "resnet18-tiny",
+    ("ImageNet", "ResNet-50"): "resnet50",
+}
+MODELS = {
+    # the second half of the table stands for three pre-trainings each
+    **{(data, f"{by}-resnet50"): (data, "ResNet-50") for data in SETS for by in ("imagenet", "mocov2", "clip")},
+    **{(data, model): (data, architecture) for (data, architecture), model in RANDOM.items()},
+}
+
+
+def read(path: Path) -> tuple:
+    return parse((Backbone, Examples, Pruning, Training, Output), "", ["--config", str(path)])
+
+
+def title(name: str) -> str:
+    return "ImageNet" if name == "imagenet-1k" else PRESETS[name].title
+
+
+def test_there_is_one_for_each_row_and_each_pre_training() -> None:
+    found = [(title(examples.data), backbone.model) for backbone, examples, *_ in map(read, CONFIGS)]
+    assert sorted(found) == sorted(MODELS) and len(found) == 13
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_it_is_exact(path: Path) -> None:
+    backbone, examples, pruning, training, output = read(path)
+    optimizer = {"sgd": "SGD", "nesterov": "SGD (Nesterov)"}[training.optimizer]
+    row = (
+        *MODELS[title(examples.data), backbone.model], optimizer, training.lr, tuple(training.lr_drops),
+        training.momentum, training.weight_decay, training.epochs, training.batch_size,
+    )  # fmt: skip
+    assert row in TABLE
+    assert training.lr_schedule == "step" and training.lr_drop_factor == 0.1
+    assert (pruning.scorer, pruning.sparsity, pruning.rounds, examples.per_class) == ("px", 0.982, None, 10)
+    # nothing that the paper does not name
+    assert not (training.warmup_epochs or training.label_smoothing or training.ema_decay or training.grad_clip)
+    assert output == Output()
+
+
+def test_the_table_here_is_the_papers(shared: Path) -> None:
+    text = (shared / "paper.tex").read_text(encoding="utf-8")
+    text = re.sub(r"\s*\\cite\{[^}]*\}", "", text[: text.index(r"\label{tab:setups}")])
+    text = text[text.rindex(r"\begin{tabular}") :]
+    found = set()
+    for line in text.splitlines():
+        cells = [cell.strip().removesuffix(r"\\").strip() for cell in line.split("&")]
+        if len(cells) == 9 and cells[0] != r"\textbf{Dataset}" and "VOC" not in cells[0]:
+            assert (drops := re.fullmatch(r"x10 at epochs ([\d, ]+)", cells[4]))
+            found.add(
+                (*cells[:3], float(cells[3]), tuple(map(int, drops[1].split(","))), *map(float, cells[5:7]))
+                + tuple(map(int, cells[7:]))
+            )
+    assert found == TABLE
