@@ -259,9 +259,7 @@ def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
 
 def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
-    if not isinstance(name, str) or not (
-        name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))
-    ):
+    if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
         raise TicketError(f"config.json: timm {timm.__version__} has no model {_short(name)}; is a newer timm needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")

@@ -99,9 +99,7 @@ def resnet18_tiny(num_classes: int = 200, in_chans: int = 3, generator: torch.Ge
     return model
 
 
-def _cifar(
-    name: str, learned: bool, num_classes: int, in_chans: int, generator: torch.Generator | None
-) -> SmallResNet:
+def _cifar(name: str, learned: bool, num_classes: int, in_chans: int, generator: torch.Generator | None) -> SmallResNet:
     model = SmallResNet((16, 32, 64), 3, num_classes, in_chans, learned)
     model.pretrained_cfg = images(
         name, 32, CIFAR10_MEAN, CIFAR10_STD, first_conv="conv", num_classes=num_classes, in_chans=in_chans
