@@ -65,17 +65,19 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _WithTransformers:
-    """transformers looks up in a registry of its own how to load a ticket: hf_px must be in there by then.
+class _After:
+    """Imports a room of ours as soon as somebody has imported `module`, and never before.
 
-    To import transformers for that would make `import hf_px` take five seconds instead of none. So the registration
-    waits until somebody imports the module that has from_pretrained, and is done when that import is.
+    transformers looks up in a registry of its own how to load a ticket, timm how to build a network: hf_px must be in
+    there by then. To import them for that would make `import hf_px` take five seconds instead of none. So the
+    registration waits until somebody imports the module that has the registry, and is done when that import is.
     """
 
-    MODULE = "transformers.modeling_utils"
+    def __init__(self, module: str, room: str) -> None:
+        self.module, self.room = module, room
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self.MODULE:
+        if name != self.module:
             return None
         sys.meta_path.remove(self)  # the search below must not come back here
         spec = importlib.util.find_spec(name)
@@ -84,13 +86,14 @@ class _WithTransformers:
 
             def load_and_register(module: Any) -> None:
                 load(module)
-                importlib.import_module(".hub.transformers", __name__)
+                importlib.import_module(self.room, __name__)
 
             spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
-if _WithTransformers.MODULE in sys.modules:
-    importlib.import_module(".hub.transformers", __name__)
-else:
-    sys.meta_path.insert(0, _WithTransformers())
+for _module, _room in {"transformers.modeling_utils": ".hub.transformers", "timm.models": ".hub.timm"}.items():
+    if _module in sys.modules:
+        importlib.import_module(_room, __name__)
+    else:
+        sys.meta_path.insert(0, _After(_module, _room))

@@ -21,6 +21,7 @@ from .commands import add_to
 from .errors import HfPxError, first_line
 
 if TYPE_CHECKING:
+    from .hub.backbones import Loaded
     from .registry import ScorerRecord
 
 MARK = "hf-px prune"  # in prune.json: this directory is ours to write to
@@ -29,11 +30,13 @@ examples:
   hf-px prune --demo
       ResNet-20 with random weights, handwritten digits, PX to 98.2 % in 100 rounds; no network
   hf-px prune resnet50 --sparsity 0.9 --data ~/photos --num-classes 12 --output out/resnet50
-      a timm model with random weights; ~/photos holds one folder of images per class
-  hf-px prune resnet50.tv_in1k --pretrained --scorer snip --data uoft-cs/cifar10 --num-classes 10
+      random weights, Kaiming-normal as in the paper; ~/photos holds one folder of images per class
+  hf-px prune resnet50.tv_in1k --scorer snip --data uoft-cs/cifar10 --num-classes 10
       pretrained weights and data, both from the Hub
   hf-px prune microsoft/resnet-18 --scorer magnitude --sparsity 0.5
       a transformers model from the Hub; magnitude needs no data
+  hf-px prune moco_v2_800ep_pretrain.pth.tar --architecture mocov2-resnet50 --num-classes 10
+      the authors' own checkpoint, converted; `hf-px prune mocov2-resnet50` downloads it
   hf-px prune ./my-vit --scope 2:4 --exclude vit.embeddings.patch_embeddings.projection.weight --data train.parquet
       a directory written by save_pretrained; two of every four weights stay, but in the tensor that 4 does not divide
 """
@@ -80,6 +83,9 @@ def parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("scorers", help="list the methods: what each needs, its rounds, its paper")
     listing.set_defaults(run=scorers_command, traceback=False)
 
+    known = commands.add_parser("backbones", help="list the short names of models: source, licence, images")
+    known.set_defaults(run=backbones_command, traceback=False)
+
     command = commands.add_parser(
         "prune",
         help="score a model, prune it, show what is left by layer",
@@ -95,16 +101,23 @@ def parser() -> argparse.ArgumentParser:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="resnet20 (CIFAR), a timm name (resnet50, timm/resnet50.tv_in1k), a transformers image classifier on the "
-        "Hub (org/name) or a directory that holds one",
+        help="one of `hf-px backbones` (resnet20, imagenet-resnet50, …), a timm name (resnet50d, "
+        "timm/resnet50.tv_in1k), a timm or transformers image model on the Hub (org/name) or a directory that holds one, or a weights file or "
+        "its https:// address with --architecture",
     )
     model.add_argument("--demo", action="store_true", help="short for: hf-px prune resnet20, all else as by default")
     model.add_argument(
         "--pretrained",
         action=argparse.BooleanOptionalAction,
-        help="take trained weights, for timm names from the Hub (default: yes for org/name and directories, "
-        "no for all else)",
+        help="take trained weights (default: yes where the name says which, as resnet50.tv_in1k, org/name and "
+        "directories do; no for a bare architecture)",
     )
+    model.add_argument(
+        "--architecture",
+        metavar="NAME",
+        help="of a weights file: a timm name, or one of `hf-px backbones`, whose checkpoints are converted",
+    )
+    model.add_argument("--revision", metavar="REV", help="of a model on the Hub: a commit, tag or branch")
     model.add_argument("--num-classes", type=_at_least(1), metavar="N", help="give the model a new head of N classes")
     model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
 
@@ -171,11 +184,29 @@ def scorers_command(args: argparse.Namespace) -> None:
 
     rows = [("name", "needs", "rounds", "score", "paper")]
     rows += [(r.name, r.needs, str(r.rounds), r.summary, r.paper) for r in (scorers[name] for name in names())]
+    _show(rows, right=2)
+    print("\nneeds: weights only; the shape of the input too; inputs; inputs and labels")
+
+
+def backbones_command(args: argparse.Namespace) -> None:
+    from .hub import records as _records  # noqa: F401  # importing them registers every name
+    from .registry import backbones
+
+    rows = [("name", "images", "licence", "what", "source")]
+    for record in (backbones[name] for name in backbones):
+        height, width = record.images.input_size[1:]
+        source = record.source or "random weights"
+        rows.append((record.name, f"{height}x{width}", record.license or "-", record.summary, source))
+    _show(rows, right=1)
+    print("\nlicence: of the weights; any timm name and org/name on the Hub will do too, see hf-px prune --help")
+
+
+def _show(rows: Sequence[tuple[str, ...]], right: int) -> None:
+    """A table; the numbers of one column flush right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        cells = [cell.rjust(w) if i == 2 else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        cells = [cell.rjust(w) if i == right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
         print("  ".join(cells).rstrip())
-    print("\nneeds: weights only; the shape of the input too; inputs; inputs and labels")
 
 
 def prune_command(args: argparse.Namespace) -> None:
@@ -185,7 +216,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from .allocate import scope as parse_scope
     from .analysis import summary
     from .data import check_source, data_config, load_pruning_set
-    from .hub.backbones import load_model
+    from .hub.backbones import check_name, load
     from .registry import scorers
     from .rounds import checked_schedule, checked_sparsity, prune
 
@@ -212,9 +243,20 @@ def prune_command(args: argparse.Namespace) -> None:
         check_source(args.data)
     if args.output:
         _claim(args.output, args.force)
+    check_name(args.model, pretrained=args.pretrained, architecture=args.architecture)
 
-    torch.manual_seed(args.seed)  # timm and transformers draw weights from the global generator
-    model = load_model(args.model, args.pretrained, args.num_classes, args.seed).to(args.device)
+    torch.manual_seed(args.seed)
+    loaded = load(
+        args.model,
+        pretrained=args.pretrained,
+        num_classes=args.num_classes,
+        seed=args.seed,
+        revision=args.revision,
+        architecture=args.architecture,
+    )
+    if loaded.new_head and not args.quiet:
+        print(f"hf-px: a new head, drawn at random: {', '.join(loaded.new_head)}", file=sys.stderr)
+    model = loaded.model.to(args.device)
     batches = None
     if args.data:
         batches = load_pruning_set(
@@ -254,7 +296,7 @@ def prune_command(args: argparse.Namespace) -> None:
         print(f"\n{record.name} on {args.model}: {work}, peak memory {memory / 2**20:,.0f} MiB")
     if args.output:
         _write(args, mask, table, seconds, memory)
-        _write_ticket(args, model, mask)
+        _write_ticket(args, loaded, mask)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
 
 
@@ -329,23 +371,23 @@ def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memo
     write_atomic(args.output / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _write_ticket(args: argparse.Namespace, model: Any, mask: Any) -> None:
+def _write_ticket(args: argparse.Namespace, loaded: Loaded, mask: Any) -> None:
     from .hub.ticket import Ticket, command_line
 
-    mask.apply_(model)
-    trained = args.pretrained if args.pretrained is not None else "/" in args.model and "timm/" not in args.model
-    base = args.model if "/" in args.model else f"timm/{args.model}"
-    on_hub = trained and not Path(args.model).expanduser().exists()
+    mask.apply_(loaded.model)
+    at = {"weights_from": loaded.base} if "://" in (loaded.base or "") else {}  # a ticket's base is on the Hub
     keys = ["sparsity", "rounds", "scope", "schedule", "norm", "min_per_layer", "exclude", "seed"]
     keys += ["data", "per_class"] if args.data else []
     Ticket(
-        model,
+        loaded.model,
         mask,
-        base=base if on_hub else None,
-        base_revision=getattr(getattr(model, "config", None), "_commit_hash", None) if on_hub else None,
+        base=None if at else loaded.base,
+        base_revision=loaded.revision,
+        license=loaded.license,
         scorer=args.scorer,
         settings={key: value for key in keys if (value := getattr(args, key)) not in (None, [], 0) or key == "seed"}
-        | {"weights": "as trained before the pruning, not since" if trained else "random, not trained"},
+        | {"weights": "as trained before the pruning, not since" if loaded.trained else "random, not trained"}
+        | at,
         command=command_line(),
     ).save_pretrained(args.output, layout="packed")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
 
@@ -23,6 +23,12 @@ Scorer = Callable[..., Scores]
 R = TypeVar("R")
 
 
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """ "did you mean px or px_path? ", or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(near)}? " if near else ""
+
+
 class Registry(Generic[R]):
     """Names to records; an unknown name is an error that shows the nearest ones."""
 
@@ -37,10 +43,15 @@ class Registry(Generic[R]):
 
     def __getitem__(self, name: str) -> R:
         if name not in self._records:
-            near = difflib.get_close_matches(name, self._records, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = nearest(name, self._records, cutoff=0.4)
             raise ValueError(f"unknown {self._kind} {name!r}; {hint}There are: {', '.join(self)}")
         return self._records[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
+
+    def get(self, name: str) -> R | None:
+        return self._records.get(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._records))
@@ -77,3 +88,33 @@ def scorer(
         return score
 
     return register
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images that a model was made for, in timm's words."""
+
+    input_size: tuple[int, int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str = "bilinear"
+    crop_pct: float = 0.875
+    crop_mode: str = "center"
+
+    def config(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BackboneRecord:
+    name: str
+    summary: str  # one line
+    source: str | None  # a Hub id or an address; None: weights are drawn at random
+    architecture: str  # timm's name
+    license: str | None  # of the weights, as the Hub spells it
+    images: Images
+    citation: str
+    convert: Callable[..., Any] | None = None  # for checkpoints in words of their own
+
+
+backbones: Registry[BackboneRecord] = Registry("backbone")

@@ -25,7 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import TicketError
 from ..forward import input_shape
-from ..models import MODELS
+from ..models import OLD_NAMES
+from . import timm as _registered  # noqa: F401  # timm knows our networks too
 
 # where timm would fetch weights from, and what it would do to a checkpoint of its own that a ticket's has behind it
 _NOT_OURS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
@@ -60,7 +61,7 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
         return _custom(model)
     config = getattr(model, "pretrained_cfg", None)
     known = config.get("architecture") if isinstance(config, Mapping) else None
-    if not isinstance(config, Mapping) or not (known in MODELS or (isinstance(known, str) and timm.is_model(known))):
+    if not isinstance(config, Mapping) or not (isinstance(known, str) and timm.is_model(known)):
         return _custom(model)
     kept = {
         k: v for k, v in config.items() if k not in _NOT_OURS and (v is not None or k in ("first_conv", "classifier"))
@@ -248,19 +249,17 @@ def _from_transformers(record: Mapping[str, Any], num_classes: int | None) -> nn
 
 def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     args = check_timm(record)
-    name = record["architecture"]
+    name = OLD_NAMES.get(record["architecture"], record["architecture"])
     count = record.get("num_classes") if num_classes is None else num_classes
     if not isinstance(count, int) or count < 0:
         raise TicketError(f"config.json: num_classes is {_short(count)}, not a number of classes")
-    if name in MODELS:
-        return MODELS[name](num_classes=count, **args)
     config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _NOT_OURS}
     return timm.create_model(name, num_classes=count, pretrained_cfg=config | {"architecture": name}, **args)
 
 
 def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
-    if not isinstance(name, str) or not (name in MODELS or (name.isidentifier() and timm.is_model(name))):
+    if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
         raise TicketError(f"config.json: timm {timm.__version__} has no model {_short(name)}; is a newer timm needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")

@@ -1,155 +1,131 @@
-"""One name, any source: our own models, timm's, and transformers' image classifiers, on the Hub or on disk."""
+"""One name, any source: short names, timm's, models on the Hub or on disk, weights files, their addresses.
+
+    load("imagenet-resnet50", num_classes=10)                   a short name: `hf-px backbones` lists them
+    load("timm/resnet50.tv_in1k"), load("resnet50d")            timm's: with a tag trained weights, without one random
+    load("microsoft/resnet-18", revision="…")                   transformers' and timm's models on the Hub
+    load("./my-vit")                                            a directory that holds one
+    load("moco.pth.tar", architecture="mocov2-resnet50")        a file, an https:// address, or a repo of one file
+
+What is drawn at random (a new head, or all) comes from `seed` alone, and leaves torch's generator as it was.
+"""
 
 from __future__ import annotations
 
-import difflib
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from timm.models import get_pretrained_cfg
 from torch import nn
-from transformers import AutoConfig, AutoModelForImageClassification
 
 from ..errors import TicketError, first_line
-from ..models import MODELS
-from .architecture import check_timm, transformers_class
-from .remote import Source, explained
+from ..models import ARCHITECTURES, kaiming_normal_
+from ..registry import BackboneRecord, backbones
+from .checkpoint import from_file
+from .loaded import NO_WEIGHTS, How, Loaded, open_branches_
+from .names import check_name, kind_of, means_trained, on_hub
+from .remote import Source
+from .repos import from_repo
+
+__all__ = ["Loaded", "check_name", "load", "load_model"]
+
+
+def load(
+    name: str,
+    *,
+    pretrained: bool | None = None,
+    num_classes: int | None = None,
+    seed: int = 0,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    architecture: str | None = None,
+) -> Loaded:
+    """The backbone of that name; `num_classes` other than the source's gives it a new head.
+
+    pretrained      None: trained weights where the name asks for them (all but bare architectures)
+    revision        a commit, tag or branch on the Hub
+    architecture    of a weights file: a timm name, one of ours, or a short name whose checkpoints are converted
+    """
+    check_name(name, pretrained=pretrained, architecture=architecture)
+    if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
+        raise ValueError(f"num_classes: {num_classes!r} is not a number of classes; 1 or more")
+    kind, trained = kind_of(name), means_trained(name, pretrained)
+    if revision is not None and not (trained and on_hub(name)):
+        raise ValueError(f"{name}: does not come from the Hub and has no revisions; leave revision out")
+    record = backbones[name] if kind == "record" else None
+    how = How(num_classes, seed, revision, token)
+    if architecture is not None:
+        return from_file(name, kind, architecture, how)
+    if kind in ("directory", "hub"):
+        return from_repo(name, trained, how)
+    if record is None or (trained and record.source is None):  # resnet50 with weights: timm's
+        return _from_timm(name.removeprefix("timm/"), trained, how)
+    if not trained:
+        return Loaded(_random(record, how))
+    assert record.source is not None
+    if record.source.startswith("timm/"):
+        found = _from_timm(record.source.removeprefix("timm/"), True, how)
+        # the same in timm's registry today; the record is what we promise
+        found.model.pretrained_cfg.update(record.images.config())  # type: ignore[operator, union-attr]
+    else:
+        found = from_file(record.source, "url", record.name, how)
+    return Loaded(found.model, found.base, found.revision, record.license, record.citation, True, found.new_head)
 
 
 def load_model(name: str, pretrained: bool | None, num_classes: int | None, seed: int) -> nn.Module:
-    """`resnet20`, a timm name, org/name on the Hub or a local directory; in eval mode, as transformers loads them."""
-    if name in MODELS:
-        if pretrained:
-            raise ValueError(f"{name} has no pretrained weights; leave --pretrained out")
-        return MODELS[name](num_classes=num_classes or 10, generator=torch.Generator().manual_seed(seed)).eval()
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ValueError(f"{name}: a directory without config.json; was it written by save_pretrained?")
-        return _load_transformers(str(path), pretrained is not False, num_classes)
-    if "/" in name and not name.startswith("timm/"):
-        if name.count("/") > 1 or name.startswith((".", "/", "~")):
-            raise ValueError(f"{name}: no such directory; a Hub model is written org/name")
-        return _load_transformers(name, pretrained is not False, num_classes)
-    return _load_timm(name.removeprefix("timm/"), bool(pretrained), num_classes)
+    return load(name, pretrained=pretrained, num_classes=num_classes, seed=seed).model
 
 
-def _load_timm(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, [*MODELS, *timm.list_models()], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(
-            f"unknown model {name!r}; {hint}timm.list_models() has them all; a Hub model is written org/name"
+def _random(record: BackboneRecord, how: How) -> nn.Module:
+    """W ~ N(0, 2 / fan_in), as in the paper; of a record that has trained weights, as timm draws them."""
+    if record.architecture in ARCHITECTURES:
+        return _own(record.architecture, how)
+    overlay = {**NO_WEIGHTS, **record.images.config(), "test_input_size": None, "test_crop_pct": None}
+    with how.drawing():
+        model = timm.create_model(
+            record.architecture, pretrained_cfg_overlay=overlay, num_classes=how.num_classes or None
         )
-    tag = name.partition(".")[2]
-    if tag and name not in timm.list_pretrained():
-        tags = [full for full in timm.list_pretrained() if full.startswith(name.partition(".")[0] + ".")]
-        raise ValueError(f"unknown weights {name!r}; there are {', '.join(tags) or 'none for this model'}")
-    head: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    if record.source is None:
+        kaiming_normal_(model, torch.Generator().manual_seed(how.seed))
+    return open_branches_(model.eval())
+
+
+def _own(architecture: str, how: How) -> nn.Module:
+    head = {} if how.num_classes is None else {"num_classes": how.num_classes}
+    return ARCHITECTURES[architecture](**head, generator=torch.Generator().manual_seed(how.seed)).eval()
+
+
+def _from_timm(name: str, trained: bool, how: How) -> Loaded:
+    if not trained:
+        if name in ARCHITECTURES:
+            return Loaded(_own(name, how))
+        with how.drawing():
+            return Loaded(open_branches_(timm.create_model(name, num_classes=how.num_classes).eval()))
+    told = get_pretrained_cfg(name)
+    assert told is not None  # a name with weights
+    source = Source(told.hf_hub_id or "", how.revision, how.token)
+    overlay: dict[str, Any] = {}
     try:
-        model = timm.create_model(name, pretrained=pretrained, **head).eval()
-    except OSError as error:  # no network, no such file on the Hub
+        if source.name and not told.custom_load:
+            # fetched here, not by timm, which cannot be given a revision and a token
+            files = [told.hf_hub_filename] if told.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
+            path = next((path for file in files if (path := source.file(file)) is not None), None)
+            if path is None:
+                raise TicketError(f"{source.name} has neither of {', '.join(files)}")
+            overlay = {"file": str(path)}
+        # with the source's own head, since timm is strict with no other
+        with how.drawing():
+            model: Any = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    except (OSError, TicketError) as error:  # no network, no such file on the Hub
         raise ValueError(f"{name}: no pretrained weights from the Hub: {first_line(error)}") from error
-    return model if pretrained else _open_branches_(model)
-
-
-def _open_branches_(model: nn.Module) -> nn.Module:
-    """γ ← 1 where it starts at 0: timm closes residual branches so, and every path through one would score zero."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
-    norms = [module for module in model.modules() if isinstance(module, kinds) and module.weight is not None]
-    closed = [module for module in norms if not module.weight.any()]
-    for module in closed:
-        nn.init.ones_(module.weight)
-    if closed:
-        print(
-            f"hf-px: {len(closed)} normalisation layers start with scale 0 in timm; set to 1, as in the paper",
-            file=sys.stderr,
-        )
-    return model
-
-
-def _load_transformers(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
-    try:
-        config = AutoConfig.from_pretrained(name)
-        if num_classes is not None:
-            config.num_labels = num_classes  # as an argument it is ignored where the config has labels of its own
-        if not pretrained:
-            return AutoModelForImageClassification.from_config(config).eval()
-        # mismatched sizes: a new head of another width is drawn at random
-        fits = num_classes is None
-        return AutoModelForImageClassification.from_pretrained(name, config=config, ignore_mismatched_sizes=not fits)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: not loaded as an image classifier of transformers: {first_line(error)}") from error
-
-
-def load_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
-    """(the model of a ticket's record with the weights of its base, the tensors of a new head)."""
-    base, revision = source.name, source.revision
-    if source.file("config.json") is None:
-        raise TicketError(f"{base}: has no config.json at {revision}; is it a model?")
-    load = _transformers_base if "model_type" in record else _timm_base
-    try:
-        with explained(base, revision):
-            return load(record, source, num_classes)
-    except TicketError:
-        raise
-    except Exception as error:  # whatever a stranger's files do to timm and transformers
-        raise TicketError(f"{base}: its weights do not load as the ticket's model ({first_line(error)})") from error
-
-
-def _transformers_base(
-    record: Mapping[str, Any], source: Source, num_classes: int | None
-) -> tuple[nn.Module, list[str]]:
-    base = source.name
-    cls, settings = transformers_class(record, num_classes)
-    model, info = cls.from_pretrained(
-        base,
-        revision=source.revision,
-        token=source.token,
-        cache_dir=source.cache_dir,
-        local_files_only=source.local_files_only,
-        config=settings,
-        ignore_mismatched_sizes=True,
-        output_loading_info=True,
+    except (RuntimeError, KeyError) as error:
+        raise ValueError(f"{name}: its weights do not load: {' '.join(str(error).split())[:300]}") from error
+    model.pretrained_cfg.pop("file", None)
+    return Loaded(
+        model,
+        base=source.name or (told.url if isinstance(told.url, str) else None) or None,
+        revision=source.revision if overlay else None,
+        license=told.license,
+        trained=True,
+        new_head=how.with_head_(model),
     )
-    odd = sorted(info["missing_keys"])
-    # of another size the head alone, in its first side, and only when asked for: the rest would be random weights
-    for name, have, want in info["mismatched_keys"]:
-        if num_classes is None or list(have[1:]) != list(want[1:]) or want[0] != num_classes:
-            odd.append(name)
-    # a head that the ticket's model has no use for may be left over, but no part of the body
-    odd += sorted(name for name in info["unexpected_keys"] if name.startswith(f"{cls.base_model_prefix}."))
-    if odd:
-        raise TicketError(
-            f"{base}: {odd[0]} is missing or of another shape; is the ticket one for another architecture?"
-        )
-    return model.eval(), sorted(name for name, *_ in info["mismatched_keys"])
-
-
-def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
-    args = check_timm(record)
-    base = source.name
-    # fetched here, not by timm, which cannot be given a token
-    weights = source.file("model.safetensors") or source.file("pytorch_model.bin")
-    if weights is None:
-        raise TicketError(
-            f"{base}: has no weights at {source.revision}: neither model.safetensors nor pytorch_model.bin"
-        )
-    count = record.get("num_classes") if num_classes is None else num_classes
-    model = timm.create_model(f"local-dir:{weights.parent}", pretrained=True, num_classes=count, **args)
-    config: Any = model.pretrained_cfg
-    if config.get("architecture") != record["architecture"]:
-        raise TicketError(f"{base} is a {config.get('architecture')}, the ticket's is a {record['architecture']}")
-    heads = config.get("classifier") or ()
-    heads = [heads] if isinstance(heads, str) else heads
-    new = count != config.get("num_classes")  # timm leaves out a head of another size
-    if new and num_classes is None:
-        raise TicketError(
-            f"{base} has {config.get('num_classes')} classes, the ticket {count}, and no weights for them; pass "
-            "num_classes= to have a head drawn at random"
-        )
-    own = dict(model.named_parameters())
-    return model.eval(), [n for n in own if new and n.rpartition(".")[0] in heads]

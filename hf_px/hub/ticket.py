@@ -29,7 +29,7 @@ from ..errors import HfPxError, TicketError
 from ..mask import Mask
 from ..zeros import bare, violations
 from . import architecture, card, format, home
-from .backbones import load_base
+from .base import load_base
 from .format import DENSE, PACKED, Contents
 from .home import KIND, Layout
 from .remote import Source, explained, full, is_commit
