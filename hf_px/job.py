@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Job:
         scope = named_scope(self.pruning.scope)
         checked_sparsity(self.pruning.sparsity, scope)
         scope.check({}, 1 - self.pruning.sparsity)
-        checked_schedule(self.pruning.schedule, self.pruning.rounds, record)
+        _, self.pruning.rounds = checked_schedule(self.pruning.schedule, self.pruning.rounds, record)
         if self.pruning.norm is not None and "norm" not in record.options:
             raise ValueError(f"--norm {self.pruning.norm}: {record.name} has no such option; leave it out")
 
@@ -154,7 +154,7 @@ class Job:
             num_workers=self.workers,
         )
         self._tests = accelerator.prepare_data_loader(tests)
-        self.metrics = classification_metrics(classes)
+        self._metric = classification_metrics(classes)
         self.run.results |= {
             "data": {
                 "dataset": self.data.dataset, "title": self.data.title, "classes": classes,
@@ -236,7 +236,7 @@ class Job:
             batches = pruning_batches(
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
-        with self._timed("pruning"):
+        with self.timed("pruning"):
             mask = prune(
                 self.model,
                 knobs.scorer,
@@ -274,7 +274,7 @@ class Job:
             self.run.results["results"]["dense"] = told["results"]
             self.say(f"dense twin: from the cache, {path}")
         else:
-            with self._timed("dense"):
+            with self.timed("dense"):
                 twin = train(self, "dense", twin)
             self.record("dense", twin)
             if self.accelerator.is_main_process:
@@ -287,7 +287,7 @@ class Job:
         return twin.to(self.accelerator.device).eval()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        return evaluate(self.accelerator, model.to(self.accelerator.device), self._tests, self.metrics)
+        return evaluate(self.accelerator, model.to(self.accelerator.device), self._tests, self._metric)
 
     def record(self, name: str, model: nn.Module) -> None:
         """Measure on the test set, unless a run before this one did, and write it down."""
@@ -361,7 +361,8 @@ class Job:
             print(text, flush=True)
 
     @contextmanager
-    def _timed(self, name: str):  # type: ignore[no-untyped-def]
+    def timed(self, name: str) -> Iterator[None]:
+        """Seconds of a part of the work, over all tries."""
         start = time.perf_counter()
         yield
         seconds = self.run.results["seconds"]

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .forward import output_tensor
+from .metrics import ranked
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
 ScheduleName = Literal["step", "cosine", "constant"]
@@ -153,27 +154,24 @@ def mixed(*numbers: int) -> int:
 
 
 @torch.no_grad()
-def evaluate(accelerator: Any, model: nn.Module, batches: Any, metrics: Sequence[Any]) -> dict[str, float]:
+def evaluate(accelerator: Any, model: nn.Module, batches: Any, metric: Any) -> dict[str, float]:
     """{metric: value} and the mean loss over every example of the test set once, on however many processes.
 
-    `batches` is a DataLoader as accelerate prepared it; it fills the last batch of each process up, and
+    `batches` is a DataLoader as accelerate prepared it: it fills the last batch of each process up, and
     gather_for_metrics takes that away again.
     """
     model.eval()
-    total, count, deepest = 0.0, 0, max(metric.k for metric in metrics)
+    total, count = 0.0, 0
     for x, y in batches:
         with accelerator.autocast():
             logits = output_tensor(model(x)).float()
-        ranked = logits.topk(min(deepest, logits.shape[1])).indices
         losses = F.cross_entropy(logits, y, reduction="none")
-        ranked, losses, y = accelerator.gather_for_metrics((ranked, losses, y))
+        best, losses, y = accelerator.gather_for_metrics((ranked(logits), losses, y))
+        metric.add_batch(predictions=best, references=y)
         total, count = total + float(losses.double().sum()), count + len(y)
-        for metric in metrics:
-            metric.add_batch(predictions=ranked.cpu(), references=y.cpu())
     if count != len(batches.dataset):
         raise RuntimeError(f"{count} examples evaluated, the test set has {len(batches.dataset)}")
-    found = {name: float(value) for metric in metrics for name, value in metric.compute().items()}
-    return {**found, "loss": total / count}
+    return {**metric.compute(), "loss": total / count}
 
 
 def sync_buffers_(*models: nn.Module) -> None:

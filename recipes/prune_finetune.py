@@ -163,7 +163,8 @@ def main() -> None:
         ticket = mask.apply_(copy.deepcopy(job.model))
         job.record("pruned", ticket)
         dense = job.dense_twin(train)  # the same training without a mask; from the cache if it was done before
-        ticket = train(job, "ticket", ticket, mask, teacher=dense if training.distill else None)
+        with job.timed("ticket"):
+            ticket = train(job, "ticket", ticket, mask, teacher=dense if training.distill else None)
         job.record("ticket", ticket)
         job.save_ticket(ticket, mask)
     job.publish()
