@@ -101,9 +101,9 @@ def parser() -> argparse.ArgumentParser:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="one of `hf-px backbones` (resnet20, imagenet-resnet50, …), a timm name (resnet50d, "
-        "timm/resnet50.tv_in1k), a timm or transformers image model on the Hub (org/name) or a directory that holds one, or a weights file or "
-        "its https:// address with --architecture",
+        help="one of `hf-px backbones` (resnet20, imagenet-resnet50, …); a timm name (resnet50d, "
+        "timm/resnet50.tv_in1k); a timm or transformers image model on the Hub (org/name) or a directory that holds "
+        "one; a weights file or its https:// address, with --architecture",
     )
     model.add_argument("--demo", action="store_true", help="short for: hf-px prune resnet20, all else as by default")
     model.add_argument(

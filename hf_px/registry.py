@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """ "did you mean px or px_path? ", or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=cutoff)
+    near = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 

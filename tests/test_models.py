@@ -1,14 +1,20 @@
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import timm.data
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
+from torchvision.models import vgg
 
-from hf_px.models import MODELS, resnet20
+import hf_px
+from hf_px.hub.backbones import load
+from hf_px.models import ARCHITECTURES, MODELS, kaiming_normal_, resnet18_tiny, resnet20, resnet20_a, vgg16_cifar
 from hf_px.prunable import prunable
 
 
@@ -81,3 +87,191 @@ def test_timm_finds_the_input_size() -> None:
     assert config["input_size"] == (3, 32, 32)
     assert config["crop_pct"] == 1.0  # a 32x32 image goes in pixel by pixel
     assert MODELS["resnet20"] is resnet20
+
+
+def _lived_in(model: nn.Module) -> nn.Module:
+    """With scales, shifts and statistics as training leaves them: at 1 and 0 a wrong order would not show."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                    tensor.add_(torch.rand(tensor.shape, generator=generator) / 3)
+    return model.eval()
+
+
+# others' networks as oracles
+
+
+def test_resnet18_tiny_is_timms_resnet18_with_another_stem() -> None:
+    ours = _lived_in(resnet18_tiny(generator=torch.Generator().manual_seed(0)))
+    theirs = timm.create_model("resnet18", num_classes=200)
+    theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    # timm's first stage keeps width and stride: no shortcut there, as in ours
+    names = {"conv1": "conv", "bn1": "bn", "fc": "fc"}
+    names |= {f"layer{s + 1}.{i}": f"blocks.{2 * s + i}" for s in range(4) for i in range(2)}
+    state = ours.state_dict()
+
+    def own(name: str) -> str:
+        prefix = next(p for p in names if name.startswith(f"{p}."))
+        return names[prefix] + name[len(prefix) :].replace("downsample", "shortcut")
+
+    assert {own(name) for name in theirs.state_dict()} == state.keys()
+    theirs.load_state_dict({name: state[own(name)] for name in theirs.state_dict()})
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        assert torch.allclose(ours(x), theirs.eval()(x), atol=1e-4)
+    assert ours.num_classes == 200
+
+
+def test_vgg16_is_torchvisions_without_the_last_pool() -> None:
+    ours = _lived_in(vgg16_cifar(generator=torch.Generator().manual_seed(0)))
+    theirs = vgg.make_layers(vgg.cfgs["D"], batch_norm=True)[:-1].eval()
+    state = [tensor for name, tensor in ours.state_dict().items() if not name.startswith("fc.")]
+    slots = [tensor for name, tensor in theirs.state_dict().items()]
+    convs = {id(m.bias) for m in theirs.modules() if isinstance(m, nn.Conv2d)}
+    biases = {p.data_ptr() for p in theirs.parameters() if id(p) in convs}
+    slots = [slot for slot in slots if slot.data_ptr() not in biases]  # ours has none: the norm takes them away
+    assert [s.shape for s in slots] == [s.shape for s in state]
+    with torch.no_grad():
+        for module in theirs.modules():
+            if isinstance(module, nn.Conv2d):
+                module.bias.zero_()
+        for slot, tensor in zip(slots, state):
+            slot.copy_(tensor)
+        x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+        features = theirs(x)
+        assert features.shape == (2, 512, 2, 2)
+        assert torch.allclose(ours(x), ours.fc(F.adaptive_avg_pool2d(features, 1).flatten(1)), atol=1e-4)
+    assert sum(w.numel() for w in prunable(ours).values()) == 14_710_464 + 512 * 10
+    assert sum(isinstance(m, nn.Conv2d) for m in ours.modules()) == 13
+
+
+def test_option_a_has_no_weights_in_its_shortcuts() -> None:
+    model = resnet20_a(generator=torch.Generator().manual_seed(0))
+    assert len(prunable(model)) == 20
+    assert not any("shortcut" in name for name in model.state_dict())
+    x = torch.randn(2, 16, 32, 32)
+    y = model.blocks[3].shortcut(x)
+    assert y.shape == (2, 32, 16, 16)
+    assert torch.equal(y[:, 8:24], x[:, :, 0::2, 0::2])
+    assert not y[:, :8].any() and not y[:, 24:].any()
+
+
+# what timm's users expect of a model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_timm_builds_it_and_its_parts_answer(name: str) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=7, in_chans=1).eval()
+    assert isinstance(model, nn.Module) and model.pretrained_cfg["architecture"] == name
+    assert name in timm.list_models(name) and not timm.list_pretrained(f"{name}*")
+    config = timm.data.resolve_model_data_config(model)
+    assert config["input_size"][0] == 1 and len(config["mean"]) == 1
+    x = torch.randn(2, *config["input_size"])
+    with torch.no_grad():
+        features = model.forward_features(x)
+        assert torch.equal(model.forward_head(features), model(x))
+        pooled = model.forward_head(features, pre_logits=True)
+        assert pooled.shape == (2, model.num_features)
+        assert torch.equal(model.get_classifier()(pooled), model(x))
+        model.reset_classifier(3)
+        assert model(x).shape == (2, 3) and model.num_classes == 3
+        model.reset_classifier(0)
+        assert torch.equal(model(x), pooled)
+    with pytest.raises(ValueError, match="averages"):
+        model.reset_classifier(3, "max")
+    assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 1
+
+
+def test_timms_record_is_the_networks_own() -> None:
+    for name, build in ARCHITECTURES.items():
+        own = build().pretrained_cfg
+        theirs = timm.create_model(name).pretrained_cfg
+        assert {key: theirs[key] for key in own} == own
+    assert timm.create_model("resnet18_tiny").num_classes == 200
+    assert {build for build in MODELS.values()} < {build for build in ARCHITECTURES.values()}
+
+
+@pytest.mark.parametrize("order", ["hf_px, timm", "timm, hf_px", "hf_px, timm.data", "hf_px, transformers, timm"])
+def test_timm_knows_them_whichever_is_imported_first(order: str) -> None:
+    code = f"""if 1:
+        import sys
+        import {order.split(", ")[0]}
+        assert ("timm" in sys.modules) == {order.startswith("timm")}
+        import {order}, timm
+        print(timm.create_model("resnet20_cifar", num_classes=10).fc.out_features)
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:hf_px", "-c", code], capture_output=True, text=True
+    )
+    assert done.stdout == "10\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_tickets_of_them_load(name: str, tmp_path: Path) -> None:
+    model = _lived_in(ARCHITECTURES[name](num_classes=5, generator=torch.Generator().manual_seed(0)))
+    mask = hf_px.prune(model, "magnitude", sparsity=0.9, progress=False)
+    hf_px.Ticket(mask.apply_(model), mask, scorer="magnitude").save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == name
+    x = torch.randn(2, *model.pretrained_cfg["input_size"], generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        for loaded in (hf_px.from_pretrained(tmp_path), timm.create_model(f"local-dir:{tmp_path}", pretrained=True)):
+            assert torch.equal(loaded.eval()(x), model(x))
+            assert loaded.pretrained_cfg["mean"] is not None
+        headless = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0).eval()
+        assert torch.equal(headless(x), model.forward_head(model.forward_features(x), pre_logits=True))
+
+
+def test_tickets_with_the_old_name_load() -> None:
+    """Before timm knew it, the architecture was called resnet20."""
+    (example,) = (Path(__file__).parents[1] / "model_cards/examples").glob("resnet20-digits-*")
+    ticket = hf_px.Ticket.from_pretrained(example)
+    assert ticket.config["model"]["architecture"] == "resnet20"
+    model = ticket.to_model()
+    assert model.pretrained_cfg["architecture"] == "resnet20_cifar"
+    assert hf_px.from_pretrained(example, num_classes=3).fc.out_features == 3
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_px_finds_its_way_through_them(name: str) -> None:
+    model = ARCHITECTURES[name](num_classes=4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(4, *model.pretrained_cfg["input_size"], generator=torch.Generator().manual_seed(1))
+    mask = hf_px.prune(model, "px", sparsity=0.9, rounds=1, batches=[(x, torch.arange(4))], progress=False)
+    assert mask.kept == round(0.1 * mask.total)
+    assert all(bool(bits.any()) for bits in mask.bits.values())
+
+
+def test_kaiming_normal_reaches_a_network_of_timms() -> None:
+    model = timm.create_model("resnet18")
+    kaiming_normal_(model, torch.Generator().manual_seed(0))
+    for name, w in prunable(model).items():
+        w = w.detach()
+        sigma = math.sqrt(2 / w[0].numel())
+        assert abs(float(w.std(correction=0)) / sigma - 1) < 5 / math.sqrt(2 * w.numel()), name
+    assert all(bool((m.weight == 1).all()) for m in model.modules() if isinstance(m, nn.BatchNorm2d))  # branches open
+
+
+# real weights
+
+
+@pytest.mark.slow
+def test_real_weights_reproduce_their_accuracy(shared: Path) -> None:
+    """Trained by others, with names of their own: 91.73 % on the whole test set."""
+    import datasets
+    import numpy as np
+
+    found = load(str(shared / "weights/resnet20_cifar10.safetensors"), architecture="resnet20_cifar_a")
+    assert (found.trained, found.base, found.new_head, found.model.num_classes) == (True, None, (), 10)
+    (path,) = (shared / "data/cifar10").glob("test*.parquet")
+    data = datasets.load_dataset("parquet", data_files=str(path), split="train")
+    right = 0
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    with torch.no_grad():
+        for rows in data.iter(batch_size=500):
+            pixels = torch.stack([torch.from_numpy(np.array(image.convert("RGB"))) for image in rows["img"]])
+            x = (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
+            right += int((found.model(x).argmax(1) == torch.tensor(rows["label"])).sum())
+    assert len(data) == 10_000
+    assert right / len(data) == pytest.approx(0.9173, abs=1e-4)  # an image on the edge, on another machine

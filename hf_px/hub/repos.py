@@ -60,8 +60,9 @@ def _timm_repo(source: Source, config: Mapping[str, Any], trained: bool, how: Ho
     with how.drawing():
         classes = None if trained else how.num_classes
         model: Any = timm.create_model(f"local-dir:{where}", pretrained=trained, num_classes=classes)
-    for key in ("file", "source"):
-        model.pretrained_cfg.pop(key, None)
+    told = {key: value for key, value in model.pretrained_cfg.items() if key not in ("file", "source")}
+    # JSON has no tuples, timm's own records do
+    model.pretrained_cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
     return (model, how.with_head_(model)) if trained else (open_branches_(model), ())
 
 
