@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import first_line
 from .columns import find_column, find_test_split, image_column_of, number_labels, read_labels
 from .digits import grey_digits, pixels
 from .presets import PRESETS, Preset, preset_of
@@ -135,8 +134,9 @@ def _load(
             return parts, dataset, title
         return datasets.load_dataset(str(path.resolve()), config), dataset, title
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__  # the second line often has the choices
         hint = "" if local else _nearest(source)
-        raise ValueError(f"{first_line(error)}{'; ' if hint else ''}{hint}".strip()) from error
+        raise ValueError(f"{said[:500]}{'; ' if hint else ''}{hint}".strip()) from error
 
 
 def _nearest(source: str) -> str:
