@@ -1,5 +1,6 @@
 import io
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from PIL import Image
 from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 
 from hf_px.data import (
+    PRESETS,
+    TestImages,
     balanced,
     batches_of,
     check_source,
@@ -22,6 +25,8 @@ from hf_px.data import (
     digits,
     load_pruning_set,
     num_classes,
+    open_data,
+    pruning_batches,
     pruning_set,
 )
 from hf_px.models import resnet20
@@ -294,6 +299,288 @@ def test_a_hub_data_set_that_cannot_be_reached_is_named() -> None:
         load_pruning_set("nobody/nothing-here", resnet20())
 
 
+# a data set to learn from
+
+
+def _noise(count: int, size: tuple[int, int] = (8, 8), seed: int = 0) -> list[Image.Image]:
+    """Pictures that all differ."""
+    random = np.random.default_rng(seed)
+    return [Image.fromarray(random.integers(0, 256, (*size, 3), dtype=np.uint8)) for _ in range(count)]
+
+
+def _rows(labels: list, classes: list[str] | None = None, seed: int = 0, **names: str) -> datasets.Dataset:
+    pictures = _noise(len(labels), seed=seed)
+    image, label = names.get("image", "image"), names.get("label", "label")
+    rows = datasets.Dataset.from_dict({image: pictures, label: labels}).cast_column(image, datasets.Image())
+    return rows.cast_column(label, datasets.ClassLabel(names=classes)) if classes else rows
+
+
+def _save(folder: Path, **splits: datasets.Dataset) -> Path:
+    """As the Hub lays parquet out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in splits.items():
+        rows.to_parquet(folder / f"{name}-00000-of-00001.parquet")
+    return folder
+
+
+def _same(image: Image.Image, other: Image.Image) -> bool:
+    return image.mode == other.mode == "RGB" and np.array_equal(np.asarray(image), np.asarray(other))
+
+
+def test_digits_to_learn_from() -> None:
+    data = open_data("digits")
+    train, test = digits()
+    assert torch.equal(data.train.labels, train.labels)
+    assert torch.equal(data.test.labels, test.labels)
+    assert (data.dataset, data.test_split, data.preset) == ("scikit-learn-digits", "test", PRESETS["digits"])
+    assert data.classes == tuple("0123456789")
+    from sklearn.datasets import load_digits
+
+    pixels = {(image * 255 / 16).round().astype(np.uint8).tobytes() for image in load_digits().images}
+    image = np.asarray(data.test.image(7))
+    assert image.shape == (8, 8, 3)
+    assert all(image[..., c].tobytes() in pixels for c in range(3))
+    with pytest.raises(ValueError, match="no split 'validation'; it has train, test"):
+        open_data("digits", test_split="validation")
+    with pytest.raises(ValueError, match="nothing to learn"):
+        open_data("random")
+
+
+def test_the_same_pictures_by_every_road(tmp_path: Path) -> None:
+    """A folder of images, parquet files, a parquet file, save_to_disk: the same labels, names and pixels."""
+    names, labels = ["ant", "bee"], {"train": [0, 1, 0, 1, 1], "test": [1, 0]}
+    rows = {split: _rows(values, names, seed=len(values)) for split, values in labels.items()}
+    parquet = _save(tmp_path / "parquet", **rows)
+    datasets.DatasetDict(rows).save_to_disk(tmp_path / "disk")
+    datasets.DatasetDict({"train": rows["train"], "val": rows["test"]}).save_to_disk(tmp_path / "other")
+    for split, folder in {"train": "train", "test": "valid"}.items():
+        for i, label in enumerate(labels[split]):
+            (tmp_path / "images" / folder / names[label]).mkdir(parents=True, exist_ok=True)
+            rows[split][i]["image"].save(tmp_path / "images" / folder / names[label] / f"{i}.png")
+    wanted = {split: sorted((int(r["label"]), r["image"].tobytes()) for r in rows[split]) for split in rows}
+    roads = {parquet: "test", tmp_path / "disk": "test", tmp_path / "other": "val", tmp_path / "images": "validation"}
+    for path, test_split in roads.items():
+        data = open_data(str(path))
+        assert (data.name, data.dataset, data.title) == (str(path), path.name, path.name)
+        assert (data.classes, data.test_split, data.preset) == (("ant", "bee"), test_split, None)
+        for split, part in {"train": data.train, "test": data.test}.items():
+            assert part.labels.dtype == torch.int64
+            found = sorted((int(part.labels[i]), part.image(i).tobytes()) for i in range(len(part)))
+            assert found == wanted[split], path
+    swapped = open_data(str(parquet), train_split="test", test_split="train")
+    assert (len(swapped.train), len(swapped.test), swapped.test_split) == (2, 5, "train")
+
+
+def test_a_split_to_test_on_is_found_or_asked_for(folder: Path, tmp_path: Path) -> None:
+    hidden = _save(tmp_path / "hidden", train=_rows([0, 1]), test=_rows([-1, -1, -1]), validation=_rows([1]))
+    assert open_data(str(hidden)).test_split == "validation"  # as ImageNet has it: no labels in test
+    with pytest.raises(ValueError, match=r"label -1 in split 'test'"):
+        open_data(str(hidden), test_split="test")
+    with pytest.raises(ValueError, match=r"no split 'dev'; it has train, (validation|test)"):
+        open_data(str(hidden), test_split="dev")
+    with pytest.raises(ValueError, match="'train' is the one to learn from"):
+        open_data(str(hidden), test_split="train")
+    with pytest.raises(ValueError, match=r"no split 'learn'; it has .*--train_split"):
+        open_data(str(hidden), train_split="learn")
+    with pytest.raises(ValueError, match=r"no split to test on.*it has train: .*--test_split"):
+        open_data(str(folder))  # class folders alone
+    _rows([0, 1]).save_to_disk(tmp_path / "single")
+    with pytest.raises(ValueError, match="no split to test on"):
+        open_data(str(tmp_path / "single"))
+    assert len(load_pruning_set(str(tmp_path / "single"), resnet20(), per_class=1)) == 1  # but it can be pruned by
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "complaint"),
+    [
+        (_rows([0, 1], ["ant", "bee"]), _rows([0, 1], ["ant", "cat"]), "'train' and 'test' differ: 'bee' and 'cat'"),
+        (_rows([0, 1], ["a", "b"]), _rows([0, 1], ["a", "b", "c"]), "differ: '2 names' and '3 names'"),
+        (_rows(["ant", "bee"]), _rows(["bee", "cat"]), "'train' has no 'cat'"),
+        (_rows(["ant", "bee"]), _rows([0, 1]), "one has words, the other only numbers"),
+        (_rows([0, 1], ["a", "b"]), _rows([0, 1]), "one has words, the other only numbers"),
+        (_rows([0, 1, 2]), _rows([0, 5]), "labels of 'test' run to 5, those of 'train' to 2"),
+        (_rows([0, 1]), _rows([0, None]), r"holds NoneType \(split 'test', row 1\)"),
+        (_rows([0, None]), _rows([0]), r"holds NoneType \(split 'train', row 1\)"),
+        (
+            _rows([0, 1], label="kind"),
+            _rows([0], label="kind"),
+            "which column is the label.*image, kind.*--label_",
+        ),
+        (_rows([0, 1], image="pic"), _rows([0], image="photo"), "image column 'pic' is not in the data; it has photo"),
+        (_rows([0, 1]).remove_columns("label"), _rows([0]), "which column is the label.*the data has image: "),
+    ],
+)
+def test_data_that_cannot_be_learned_from_is_refused(tmp_path: Path, train, test, complaint: str) -> None:
+    # not parquet files in one folder: datasets itself wants those to agree
+    for name, rows in {"train": train, "test": test}.items():
+        rows.save_to_disk(tmp_path / name)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(ValueError, match=complaint) as error:
+        open_data(str(tmp_path))
+    assert str(error.value).startswith(f"data {tmp_path}: ")
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    folder = _save(tmp_path, train=_rows([0, 1]), test=_rows([0]).select([]))
+    with pytest.raises(ValueError, match='"test" corresponds to no data'):  # as datasets puts it
+        open_data(str(folder))
+    datasets.DatasetDict({"train": _rows([0]).select([]), "test": _rows([0])}).save_to_disk(tmp_path / "disk")
+    with pytest.raises(ValueError, match="one of its splits is empty"):
+        open_data(str(tmp_path / "disk"))
+
+
+def test_words_are_numbered_alike_in_both_splits(tmp_path: Path) -> None:
+    data = open_data(str(_save(tmp_path, train=_rows(["dog", "ant", "cat"]), test=_rows(["cat", "dog"]))))
+    assert data.classes == ("ant", "cat", "dog")
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([2, 0, 1], [1, 2])
+
+
+def test_only_what_is_asked_for_is_decoded(tmp_path: Path) -> None:
+    good = _bytes(_picture((9, 9, 9)))
+    rows = {"image": [{"bytes": good}, {"bytes": b"no image"}, None], "label": [0, 1, 1]}
+    path = tmp_path / "train.parquet"
+    datasets.Dataset.from_dict(rows).to_parquet(path)
+    data = open_data(str(path), need_test=False)
+    assert _same(data.train.image(0), _picture((9, 9, 9)))
+    with pytest.raises(ValueError, match="image 1 cannot be read"):
+        data.train.image(1)
+    with pytest.raises(ValueError, match="image 2 cannot be read: there is none"):
+        data.train.image(2)
+    with pytest.raises(IndexError):
+        data.train.image(3)
+
+
+def test_images_are_the_same_kept_or_not(tmp_path: Path) -> None:
+    pictures = _noise(4) + _noise(1, size=(5, 9)) + _noise(2, seed=1)  # one that has no room beside the others
+    rows = datasets.Dataset.from_dict({"image": [{"bytes": _bytes(p)} for p in pictures], "label": [0] * 7})
+    rows.to_parquet(tmp_path / "train.parquet")
+    split = open_data(str(tmp_path / "train.parquet"), need_test=False).train
+    for _ in range(2):
+        assert all(_same(split.image(i), picture) for i, picture in enumerate(pictures))
+    copy = pickle.loads(pickle.dumps(split))
+    assert all(_same(copy.image(i), picture) for i, picture in enumerate(pictures))
+    grey = datasets.Dataset.from_dict({"image": [_noise(1)[0].convert("L")], "label": [0]})
+    grey.cast_column("image", datasets.Image()).to_parquet(tmp_path / "grey.parquet")
+    assert open_data(str(tmp_path / "grey.parquet"), need_test=False).train.image(0).mode == "RGB"
+
+
+# presets
+
+
+def _copy_of(home: Path, name: str) -> dict[str, datasets.Dataset]:
+    """A small data set with the columns, splits and number of classes of the real one."""
+    preset = PRESETS[name]
+    labels = [i % preset.num_classes for i in range(2 * preset.num_classes)]
+    columns = {"image": preset.image_column, "label": preset.label_column}
+    splits = {"train": _rows(labels, **columns), preset.test_split: _rows(labels[:7], seed=1, **columns)}
+    if name == "cifar100":
+        splits = {split: rows.add_column("coarse_label", [0] * len(rows)) for split, rows in splits.items()}
+    if name == "imagenet-1k":
+        splits["test"] = _rows([-1, -1])
+    datasets.DatasetDict(splits).save_to_disk(home / name)
+    return splits
+
+
+def test_a_preset_takes_a_copy_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_PX_DATA", str(tmp_path))
+    for name in set(PRESETS) - {"digits"}:
+        preset, splits = PRESETS[name], _copy_of(tmp_path, name)
+        data = open_data(name)
+        assert (data.preset, data.dataset, data.title, data.name) == (preset, preset.dataset, preset.title, name)
+        assert (len(data.classes), data.test_split) == (preset.num_classes, preset.test_split)
+        assert data.train.labels.tolist() == splits["train"][preset.label_column][:]
+        assert _same(data.test.image(3), splits[preset.test_split][3][preset.image_column])
+        assert open_data(str(tmp_path / name), label_column=preset.label_column).preset is None  # a path is a path
+
+
+def test_a_copy_may_be_laid_out_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 as folders of images, with val for test."""
+    monkeypatch.setenv("HF_PX_DATA", str(tmp_path))
+    for split in ("train", "val"):
+        for label, picture in enumerate(_noise(10)):
+            (tmp_path / "cifar10" / split / f"c{label}").mkdir(parents=True)
+            picture.save(tmp_path / "cifar10" / split / f"c{label}" / "0.png")
+    data = open_data("cifar10")
+    assert data.test_split == "validation"
+    assert data.preset is PRESETS["cifar10"]
+
+
+def test_a_copy_that_is_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_PX_DATA", str(tmp_path))
+    names = ["ant", "bee"]
+    _save(tmp_path / "cifar10", train=_rows([0, 1], names), test=_rows([0], names))
+    with pytest.raises(ValueError, match="data cifar10: 2 classes, but CIFAR-10 has 10"):
+        open_data("cifar10")
+    monkeypatch.setenv("HF_PX_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"HF_PX_DATA=.*nowhere: no such folder"):
+        open_data("cifar10")
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("cifar-10", "cifar10"),
+        ("CIFAR100", "cifar100"),
+        ("imagenet", "imagenet-1k"),
+        ("tiny_imagenet", "tiny-imagenet"),
+        ("TinyImageNet", "tiny-imagenet"),
+        ("digit", "digits"),
+    ],
+)
+def test_the_nearest_preset_is_named(slip: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"did you mean {meant}\? "):
+        check_source(slip)
+    with pytest.raises(ValueError, match=rf"did you mean {meant}\? "):
+        open_data(slip)
+
+
+def test_presets_are_known_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_PX_DATA", "/nowhere")
+    for name in PRESETS:
+        check_source(name)
+
+
+# batches to prune by
+
+
+def test_pruning_batches_are_drawn_from_train_and_not_augmented(tmp_path: Path) -> None:
+    labels = [0, 1, 2] * 5
+    data = open_data(str(_save(tmp_path, train=_rows(labels, ["a", "b", "c"]), test=_rows([0], ["a", "b", "c"]))))
+    images = {"input_size": (3, 8, 8), "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    batches = pruning_batches(data, images, per_class=4, batch_size=5, seed=3)
+    assert [len(y) for _, y in batches] == [4, 4, 4]  # ceil(4·3 / 5) = 3
+    x, y = (torch.cat(part) for part in zip(*batches))
+    chosen = balanced(torch.tensor(labels), 4, seed=3)
+    assert y.tolist() == [labels[i] for i in chosen]
+    wanted = np.stack([np.asarray(data.train.image(int(i))) for i in chosen])
+    assert np.array_equal((x * 255).round().byte().permute(0, 2, 3, 1).numpy(), wanted)
+    again = pruning_batches(data, images, per_class=4, batch_size=5, seed=3)
+    assert all(torch.equal(a, b) for a, b in zip(batches[0], again[0]))
+
+
+def test_a_class_that_is_short_or_missing_is_named(tmp_path: Path) -> None:
+    names = ["ant", "bee", "cat"]
+    data = open_data(str(_save(tmp_path, train=_rows([0, 0, 1], names), test=_rows([2], names))))
+    images = data_config(resnet20())
+    with pytest.raises(ValueError, match=r"class 1 \(bee\) has 1 examples, 2 per class asked"):
+        pruning_batches(data, images, per_class=2)
+    with pytest.raises(ValueError, match=r"class 2 \(cat\) has 0 examples, 1 per class asked"):
+        pruning_batches(data, images, per_class=1)  # |D|·|C| counts every class
+
+
+def test_channels() -> None:
+    data = open_data("digits")
+    grey = resnet20(in_chans=1)
+    ((x, _),) = load_pruning_set("digits", grey, per_class=1)
+    assert x.shape == (10, 1, 32, 32)
+    colour = TestImages(data, data_config(resnet20()))[5][0]
+    single = TestImages(data, data_config(grey))[5][0]
+    mean, std = (torch.tensor(resnet20().pretrained_cfg[k]).view(3, 1, 1) for k in ("mean", "std"))
+    assert torch.allclose(single * 0.25 + 0.5, (colour * std + mean)[:1], atol=1e-5)
+    with pytest.raises(ValueError, match="the model takes 4 channels, digits has RGB images"):
+        load_pruning_set("digits", resnet20(in_chans=4))
+
+
 # what a model expects
 
 
@@ -307,6 +594,11 @@ def test_models_say_what_they_expect() -> None:
     resnet = ResNetForImageClassification(tiny)
     assert data_config(resnet)["input_size"] == (3, 224, 224)
     assert [num_classes(m) for m in (resnet20(num_classes=4), vit, resnet)] == [4, 2, 5]
+    # what a loader noted goes before what the config says
+    vit.image_config = {"input_size": (3, 32, 32), "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear"}
+    told = data_config(vit)
+    assert (told["input_size"], told["mean"], told["interpolation"]) == ((3, 32, 32), (0.1, 0.2, 0.3), "bilinear")
+    assert told["std"] == timm.data.IMAGENET_DEFAULT_STD
     with pytest.raises(ValueError, match="Linear does not say what images it expects"):
         data_config(torch.nn.Linear(2, 2))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from tqdm.auto import tqdm
 
 from .draw import balanced, batches_of
 from .expects import check_labels, data_config, num_classes
-from .source import NOISE, Data, check_source, open_data
+from .source import NOISE, Data, check_source, elsewhere, open_data
 from .transforms import test_transform, train_transform
 
 
@@ -70,8 +69,7 @@ def pruning_batches(
     except ValueError as error:
         raise ValueError(f"data {data.name}: {error}") from error
     transform = test_transform(data, images)
-    elsewhere = int(os.environ.get("RANK", "0")) > 0  # one bar, not one for each process
-    bar = tqdm(chosen.tolist(), desc="pruning set", unit="image", delay=1.0, disable=elsewhere, leave=False)
+    bar = tqdm(chosen.tolist(), desc="pruning set", unit="image", delay=1.0, disable=elsewhere(), leave=False)
     drawn = torch.stack([transform(data.train.image(index)) for index in bar])
     return batches_of(drawn, data.train.labels[chosen], batch_size)
 
@@ -109,7 +107,8 @@ def _torch_seeded(*parts: int) -> Iterator[None]:
     The numbers go through a hash, for neighbours must not give neighbouring seeds. Not torch.manual_seed: it would
     reach for the GPU too, in every worker.
     """
-    seed = int.from_bytes(hashlib.blake2b(struct.pack(f"<{len(parts)}q", *parts), digest_size=8).digest(), "little")
+    packed = struct.pack(f"<{len(parts)}Q", *(part % 2**64 for part in parts))  # a seed may be any that torch takes
+    seed = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
     generator = torch.random.default_generator
     before = generator.get_state()
     generator.manual_seed(seed)

@@ -6,13 +6,13 @@ Only a Hub id, or a preset without a copy on this disk, uses the network.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import first_line
 from .columns import find_column, find_test_split, image_column_of, number_labels, read_labels
 from .digits import grey_digits, pixels
 from .presets import PRESETS, Preset, preset_of
@@ -112,6 +112,8 @@ def _load(
     """({split: rows}, the data set's id, its title)."""
     import datasets
 
+    if elsewhere():
+        datasets.disable_progress_bars()
     path = Path(source).expanduser()
     if preset:  # a copy has no revisions, and who writes the Hub id means the Hub
         copy = preset.local_copy() if source == preset.name and not revision else None
@@ -130,13 +132,22 @@ def _load(
                 raise ValueError("a single file must be a .parquet file; images go in folders, one per class")
             return datasets.load_dataset("parquet", data_files={train_split or "train": str(path)}), dataset, title
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():  # written by save_to_disk
-            found = datasets.load_from_disk(str(path))
+            try:
+                found = datasets.load_from_disk(str(path))
+            except IndexError as error:  # all that datasets says of a table without rows
+                raise ValueError("one of its splits is empty") from error
             parts = found if isinstance(found, datasets.DatasetDict) else {train_split or "train": found}
             return parts, dataset, title
         return datasets.load_dataset(str(path.resolve()), config), dataset, title
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__  # the second line often has the choices
         hint = "" if local else _nearest(source)
-        raise ValueError(f"{first_line(error)}{'; ' if hint else ''}{hint}".strip()) from error
+        raise ValueError(f"{said[:500]}{'; ' if hint else ''}{hint}".strip()) from error
+
+
+def elsewhere() -> bool:
+    """Not the main process, as torchrun and accelerate launch tell it: one progress bar is enough for all."""
+    return int(os.environ.get("RANK", "0")) > 0
 
 
 def _nearest(source: str) -> str:

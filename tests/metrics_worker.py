@@ -1,0 +1,44 @@
+"""Launched by test_metrics.py, once per process: gather a known test set, and write what came out."""
+
+import json
+import sys
+
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+from hf_px.metrics import classification_metrics, ranked
+
+
+def known(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels of which the first three are right: repeated at the end, they would raise the accuracy."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(count, 10, generator=generator)
+    first, labels = logits.argmax(1), torch.randint(10, (count,), generator=generator)
+    labels = torch.where(labels == first, (labels + 1) % 10, labels)
+    labels[:3] = first[:3]
+    return logits, labels
+
+
+def main(output: str, count: int, batch_size: int) -> None:
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(DataLoader(TensorDataset(*known(count)), batch_size=batch_size))
+    found = {"world": accelerator.num_processes, "rank": accelerator.process_index, "results": []}
+    metrics = classification_metrics(10)
+    for _ in range(2):  # the second must not remember the first
+        seen = 0
+        for x, y in loader:
+            predictions, references = accelerator.gather_for_metrics((ranked(x), y))
+            seen += len(references)
+            metrics.add_batch(predictions=predictions, references=references)
+        found["results"].append({"seen": seen, **metrics.compute()})
+    with open(f"{output}.{found['rank']}", "w") as file:
+        json.dump(found, file)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
