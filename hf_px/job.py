@@ -20,15 +20,18 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from .allocate import Global, budget
 from .allocate import scope as named_scope
 from .data import TestImages, TrainImages, check_source, data_config, open_data, pruning_batches
 from .errors import first_line
 from .forward import output_tensor
+from .head import head_of, silent_classes
 from .hub.backbones import check_name, load
 from .hub.ticket import Ticket
 from .mask import Mask
 from .metrics import classification_metrics
 from .options import settings_of
+from .prunable import prunable
 from .registry import scorers
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, check_output, dense_path, load_dense, on_main, report, save_dense
@@ -236,6 +239,8 @@ class Job:
             batches = pruning_batches(
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
+        head = self._whole_head()
+        together = isinstance(named_scope(knobs.scope), Global)  # other scopes give each layer a share: the head has none
         with self.timed("pruning"):
             mask = prune(
                 self.model,
@@ -247,7 +252,8 @@ class Job:
                 schedule=knobs.schedule,
                 seed=self.training.seed,
                 min_per_layer=knobs.min_per_layer,
-                exclude=knobs.exclude,
+                exclude=[*knobs.exclude, *([] if together else head)],
+                whole=head if together else [],
                 input_size=self.images["input_size"],
                 accelerator=self.accelerator,
                 done=done,
@@ -255,9 +261,32 @@ class Job:
                 **({} if knobs.norm is None else {"norm": knobs.norm}),
             )
         self.run.results["mask"] = {
-            "digest": mask.digest(), "kept": mask.kept, "total": mask.total, "sparsity": mask.sparsity
-        }  # fmt: skip
+            "digest": mask.digest(),
+            "kept": mask.kept,
+            "total": mask.total,
+            "sparsity": mask.sparsity,
+            "whole": head,
+            "silent_classes": (silent := [self.data.classes[i] for i in silent_classes(self.model, mask)]),
+        }
+        if silent:
+            self.say(
+                f"warning: {', '.join(head_of(self.model))} has no weight left for {len(silent)} of "
+                f"{len(self.data.classes)} classes ({', '.join(silent[:10])}): the ticket cannot learn them; "
+                "--keep_head leaves the head whole"
+            )
         return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
+
+    def _whole_head(self) -> list[str]:
+        """Tensors of the head, if they are to stay whole."""
+        weights = prunable(self.model, self.pruning.exclude)
+        head = [name for name in head_of(self.model) if name in weights]
+        stay = budget(sum(w.numel() for w in weights.values()), 1 - self.pruning.sparsity)
+        asked = self.pruning.keep_head
+        if asked is None:
+            asked = sum(weights[name].numel() for name in head) <= stay / 2
+        if asked and not head:
+            raise ValueError(f"--keep_head: {self._backbone.model} has no linear layer for a head; use --exclude")
+        return head if asked else []
 
     def dense_twin(self, train: Callable[..., nn.Module]) -> nn.Module | None:
         """The unpruned model after the same training; the cache has it if any run has trained it before."""

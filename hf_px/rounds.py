@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from . import scorers as _scorers  # noqa: F401  registers every method
-from .allocate import NofM, Scope, budget
+from .allocate import Global, NofM, Scope, budget
 from .allocate import scope as named_scope
 from .batches import Batches
 from .errors import CollapseError, DisagreementError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
@@ -66,6 +66,7 @@ def prune(
     progress: bool = True,
     min_per_layer: int = 0,
     exclude: Iterable[str] = (),
+    whole: Iterable[str] = (),
     input_size: Sequence[int] | None = None,
     accelerator: Any = None,
     done: tuple[int, Mask] | None = None,
@@ -84,6 +85,8 @@ def prune(
     schedule       "exponential", "linear" or "one-shot"
     min_per_layer  no tensor keeps fewer weights than this
     exclude        names of tensors that stay dense; they do not count
+    whole          names of tensors that keep all their weights, which do count; for scope "global". A small head is
+                   worth it: path scores may leave a class without a single weight
     input_size     shape of one input, where neither batches nor the model tell it
     accelerator    an accelerate.Accelerator: score on its device
     on_round       called with (t, mask) after each round; `done`, such a pair, goes on after round t of an earlier
@@ -96,7 +99,8 @@ def prune(
     law, rounds = checked_schedule(schedule, rounds, record)
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, exclude)
-        _check_budget(weights, density, min_per_layer)
+        whole = _checked_whole(whole, weights, where)
+        _check_budget(weights, density, min_per_layer, whole)
         where.check({name: w.shape for name, w in weights.items()}, density)
         data = _data(model, record, batches, input_size, device)
         full = Mask.ones(weights)
@@ -108,6 +112,7 @@ def prune(
                 scores = _one_round(model, record, memory, data, _generator(seed, t), options, density)
                 if t == 1:
                     _check_signal(record, scores)
+                scores |= {name: torch.full_like(scores[name], torch.inf) for name in whole}
                 within = full if record.revives else mask
                 mask = _agreed(where(scores, law(t, rounds, density), within, min_per_layer))
                 bar(mask)
@@ -248,17 +253,28 @@ def _checked_done(done: tuple[int, Mask], rounds: int, full: Mask) -> tuple[int,
     return t, Mask({name: mask.bits[name].to(device) for name in full.bits})
 
 
-def _check_budget(weights: Mapping[str, Tensor], density: float, min_per_layer: int) -> None:
+def _checked_whole(whole: Iterable[str], weights: Mapping[str, Tensor], where: Scope) -> list[str]:
+    whole = [whole] if isinstance(whole, str) else list(whole)
+    if whole and not isinstance(where, Global):
+        raise ValueError("whole= works with scope 'global'; with others, exclude= leaves tensors out of the count")
+    if unknown := sorted(set(whole) - set(weights)):
+        raise ValueError(f"whole: {unknown[0]} is not a prunable tensor of the model")
+    return whole
+
+
+def _check_budget(weights: Mapping[str, Tensor], density: float, min_per_layer: int, whole: Sequence[str]) -> None:
     total = sum(w.numel() for w in weights.values())
     kept = budget(total, density)
     if not kept:
         raise ValueError(f"sparsity {1 - density:g} of {total} weights keeps none; lower it")
     if isinstance(min_per_layer, bool) or not isinstance(min_per_layer, int) or min_per_layer < 0:
         raise ValueError(f"min_per_layer is {min_per_layer!r}; expected a whole number from 0 up")
-    floor = sum(min(min_per_layer, w.numel()) for w in weights.values())
-    if floor > kept:
+    rest = sum(min(min_per_layer, w.numel()) for name, w in weights.items() if name not in whole)
+    floor = rest + sum(weights[name].numel() for name in whole)
+    if floor > kept or (whole and floor == kept < total):
+        also = f" and whole={list(whole)}" if whole else ""
         raise ValueError(
-            f"min_per_layer={min_per_layer} keeps {floor} weights in {len(weights)} tensors, "
+            f"min_per_layer={min_per_layer}{also} keeps {floor} weights in {len(weights)} tensors, "
             f"sparsity {1 - density:g} only {kept}"
         )
 

@@ -82,7 +82,12 @@ class Pruning:
     schedule: str = knob("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = knob(None, "statistics of normalisation layers, for px: batch, running, released")
     min_per_layer: int = knob(0, "leave each layer so many weights")
-    exclude: list[str] = knob([], "tensors to leave whole")
+    exclude: list[str] = knob([], "tensors to leave whole, and out of the count")
+    keep_head: bool | None = knob(
+        None,
+        "leave the last layer whole; it counts. Path scores may leave a class without a weight (the paper prunes it too; "
+        "default: yes, if that takes at most half of what stays)",
+    )
 
 
 @dataclass

@@ -63,6 +63,7 @@ def test_it_is_exact(path: Path) -> None:
     assert row in TABLE
     assert training.lr_schedule == "step" and training.lr_drop_factor == 0.1
     assert (pruning.scorer, pruning.sparsity, pruning.rounds, examples.per_class) == ("px", 0.982, None, 10)
+    assert pruning.keep_head is False
     # nothing that the paper does not name
     assert not (training.warmup_epochs or training.label_smoothing or training.ema_decay or training.grad_clip)
     assert output == Output()

@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 # a new module gets a place here
 LEVELS = [
     # models: plain networks, which need torch alone and which hub/backbones.py builds
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "models"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "models", "head"],
     ["forward", "linearize"],
     ["scorers"],
     ["rounds", "zeros", "analysis"],
-    ["hub", "store"],
-    ["data", "metrics", "train", "commands", "cli"],
+    ["hub", "store", "checkpoint"],
+    ["data", "metrics", "options", "train", "runs", "job", "commands", "cli"],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}

@@ -317,3 +317,22 @@ def test_a_break_in_another_run_is_refused():
         hf_px.prune(mlp(), "random", sparsity=0.5, rounds=4, done=(7, mask))
     with pytest.raises(ValueError, match="another model"):
         hf_px.prune(mlp(), "random", sparsity=0.5, rounds=4, done=(1, hf_px.Mask({"x": torch.ones(3).bool()})))
+
+
+@pytest.mark.parametrize("scorer", hf_px.list_scorers())
+def test_a_tensor_kept_whole_counts(scorer):
+    model, total = mlp((6, 8, 8, 4)), 6 * 8 + 8 * 8 + 8 * 4
+    mask = hf_px.prune(
+        model, scorer, sparsity=0.6, batches=DATA, rounds=3, progress=False, whole=["4.weight"], min_per_layer=4
+    )
+    assert mask.bits["4.weight"].all() and mask.kept == round(0.4 * total)
+    assert mask.bits["0.weight"].sum() >= 4 and mask.bits["2.weight"].sum() >= 4
+
+
+def test_what_cannot_be_kept_whole_is_refused():
+    with pytest.raises(ValueError, match=r"whole=\['4\.weight'\] keeps 32 weights in 3 tensors, sparsity 0\.9 only 14"):
+        hf_px.prune(mlp(), "magnitude", sparsity=0.9, whole=["4.weight"])
+    with pytest.raises(ValueError, match="nothing is not a prunable tensor"):
+        hf_px.prune(mlp(), "magnitude", sparsity=0.5, whole=["nothing"])
+    with pytest.raises(ValueError, match="scope 'global'"):
+        hf_px.prune(mlp(), "magnitude", sparsity=0.5, whole=["4.weight"], scope="erk")
