@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,8 @@ class Job:
             log_with=list(output.report_to) or None,
             project_dir=str(self.directory),
         )
+        if not self.accelerator.is_main_process:
+            warnings.simplefilter("ignore")  # once is enough
         settings = settings_of(backbone, examples, pruning, training, output)
         self.settings = {key: value for key, value in settings.items() if key not in _FREE}
         self.settings |= {"processes": self.accelerator.num_processes, "device": self.accelerator.device.type}
@@ -227,6 +230,7 @@ class Job:
         if path.is_file():
             found, notes = load_mask(path)
             done = int(notes["round"]), found
+            self.say(f"pruning: goes on after round {done[0]} of {knobs.rounds}")
 
         def save(t: int, mask: Mask) -> None:
             if self.accelerator.is_main_process:
@@ -240,7 +244,9 @@ class Job:
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
         head = self._whole_head()
-        together = isinstance(named_scope(knobs.scope), Global)  # other scopes give each layer a share: the head has none
+        together = isinstance(
+            named_scope(knobs.scope), Global
+        )  # other scopes give each layer a share: the head has none
         with self.timed("pruning"):
             mask = prune(
                 self.model,
@@ -370,7 +376,6 @@ class Job:
             told["bytes"] = {path.name: path.stat().st_size for path in sorted(self.directory.glob("*.safetensors"))}
             told["bytes"]["dense"] = sum(t.numel() * t.element_size() for t in model.state_dict().values())
         self.run.finish()
-        self.accelerator.end_training()
 
     def publish(self) -> None:
         if self.output.push_to_hub and self.accelerator.is_main_process:
@@ -382,8 +387,11 @@ class Job:
             )
             self.say(f"pushed: {url}")
 
-    def print_report(self) -> None:
-        self.say(report(self.run.results, self.directory, self.output.push_to_hub))
+    def close(self) -> None:
+        """Tell what was found, and let the other processes go."""
+        if self.accelerator.is_main_process:
+            print(report(self.run.results, self.directory, self.output.push_to_hub), flush=True)
+        self.accelerator.end_training()
 
     def say(self, text: str) -> None:
         if self.accelerator.is_main_process:

@@ -173,7 +173,7 @@ def main() -> None:
         job.record("ticket", ticket)
         job.save_ticket(ticket, mask)
     job.publish()
-    job.print_report()
+    job.close()
 
 
 def train(
@@ -203,6 +203,7 @@ def train(
         step, history = found.step, found.notes["history"]
         total = found.tensors["train_loss"].to(accelerator.device) * accelerator.is_main_process
         job.load_scaler_(found.notes["scaler"])
+        job.say(f"{name}: goes on after step {step} of {stop}")
 
     batches = loader(plan, job.train_images, start=step, rank=accelerator.process_index, workers=job.workers)
     bar = tqdm(total=stop, initial=step, desc=f"training, {name}", unit="step", disable=not accelerator.is_main_process)

@@ -1,0 +1,111 @@
+"""Launch recipes as a user does, on a data set so small that a run takes seconds; kill them, and look at what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+REPO = Path(__file__).resolve().parents[1]
+RECIPE = REPO / "recipes" / "prune_finetune.py"
+
+
+def small_digits(folder: Path, train: int = 192, test: int = 61) -> Path:
+    """Handwritten digits as parquet files, as the Hub has data sets; 61 is odd: two processes cannot share it evenly."""
+    import datasets
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = [Image.fromarray((image * 15.9).astype("uint8")) for image in digits.images]
+    for split, rows in (("train", range(train)), ("test", range(train, train + test))):
+        features = datasets.Features(
+            {"image": datasets.Image(), "label": datasets.ClassLabel(names=[f"digit {i}" for i in range(10)])}
+        )
+        columns = {"image": [images[i] for i in rows], "label": [int(digits.target[i]) for i in rows]}
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def command(*flags: Any, processes: int = 0, recipe: Path = RECIPE) -> list[str]:
+    """python recipe, or `accelerate launch` where a number of processes is given."""
+    words = [sys.executable, str(recipe), *map(str, flags)]
+    if processes:
+        launch = ["-m", "accelerate.commands.launch", "--num_processes", str(processes)]
+        if processes > 1:  # `--cpu --num_processes 2` would start a single process without a word
+            launch += ["--multi_gpu", "--main_process_port", str(_free_port())]
+        words[1:1] = launch
+    return words
+
+
+def environment(cwd: Path) -> dict[str, str]:
+    # a cache of dense twins for each place: else a second run would take the first one's
+    own = {"HF_PX_CACHE": str(cwd / "cache"), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])}
+
+
+def launch(cwd: Path, *flags: Any, processes: int = 0, recipe: Path = RECIPE, check: bool = True) -> str:
+    """Run to the end; what it printed."""
+    cwd.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        command(*flags, processes=processes, recipe=recipe), cwd=cwd, env=environment(cwd), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0 or not check, done.stdout[-6000:]
+    return done.stdout
+
+
+def launch_and_kill(cwd: Path, when: Callable[[], bool], *flags: Any, processes: int = 0, recipe: Path = RECIPE) -> str:
+    """kill -9 to every process of the run as soon as `when()`, an error if it ends before that; what it printed."""
+    cwd.mkdir(parents=True, exist_ok=True)
+    with open(cwd / "killed.log", "wb") as log:
+        run = subprocess.Popen(
+            command(*flags, processes=processes, recipe=recipe), cwd=cwd, env=environment(cwd), stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 400
+            while not when():
+                assert run.poll() is None, f"ended before it was killed: {(cwd / 'killed.log').read_text()[-3000:]}"
+                assert time.monotonic() < deadline, "nothing to kill it at came"
+                time.sleep(0.002)
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    return (cwd / "killed.log").read_text(errors="replace")
+
+
+def exists(folder: Path, *patterns: str) -> Callable[[], bool]:
+    return lambda: any(next(folder.glob(pattern), None) for pattern in patterns)
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def outcome(folder: Path, leave_out: Iterable[str] = ("seconds",)) -> dict[str, Any]:
+    """All that a run leaves, to be compared with another's: results, and the bytes of every other file."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    found["results.json"] = {key: value for key, value in results(folder).items() if key not in leave_out}
+    return found
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    import hf_px
+
+    return hf_px.from_pretrained(folder).state_dict()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

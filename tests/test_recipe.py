@@ -1,0 +1,117 @@
+"""recipes/prune_finetune.py, launched as a user does: killed and resumed, on two processes, and on bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from recipes import exists, launch, launch_and_kill, outcome, results, small_digits, weights
+
+import hf_px
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_digits(tmp_path_factory.mktemp("digits"))
+
+
+def knobs(data: Path) -> list[object]:
+    """A run of seconds in which all that has a state is in use: momentum, averages, clipping, accumulation, dropout."""
+    return [
+        "--data", data, "--model", "resnet20", "--image_size", 8, "--sparsity", 0.9, "--rounds", 12, "--per_class", 4,
+        "--epochs", 3, "--batch_size", 32, "--lr", 0.05, "--warmup_epochs", 0.5, "--ema_decay", 0.8, "--grad_clip", 1,
+        "--gradient_accumulation", 2, "--label_smoothing", 0.1, "--distill", 0.3, "--checkpoint_steps", 2,
+        "--output_dir", "run",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody killed."""
+    place = tmp_path_factory.mktemp("whole")
+    launch(place, *knobs(data), processes=1)
+    return place / "run"
+
+
+def test_it_ends_with_a_ticket_its_numbers_and_the_line_that_loads_it(whole: Path, data: Path) -> None:
+    told = results(whole)
+    assert told["finished"] and told["settings"]["processes"] == 1
+    assert set(told["results"]) == {"dense", "pruned", "ticket"}
+    assert len(told["history"]["dense"]) == len(told["history"]["ticket"]) == 3
+    ticket = hf_px.Ticket.from_pretrained(whole)
+    assert ticket.mask.digest() == told["mask"]["digest"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
+    assert ticket.mask.bits["fc.weight"].all() and told["mask"]["whole"] == ["fc.weight"]
+    assert not (whole / "checkpoints").exists()
+    card = {(r["metric"], r["value"], r["dense"]) for r in ticket.config["results"]}
+    assert card == {
+        (m, told["results"]["ticket"][m], told["results"]["dense"][m]) for m in ("accuracy", "top_5_accuracy")
+    }
+
+
+def test_the_accuracy_it_tells_is_what_the_ticket_does(whole: Path, data: Path) -> None:
+    """Measured again without hf_px's data, metrics or loop."""
+    import datasets
+    import numpy as np
+    from torchvision.transforms.v2.functional import normalize, resize
+
+    rows = datasets.load_dataset(str(data), split="test")
+    model = hf_px.from_pretrained(whole)
+    told = model.pretrained_cfg
+    assert tuple(told["input_size"]) == (3, 8, 8)
+    pixels = torch.stack([torch.from_numpy(np.array(row["image"].convert("RGB"))) for row in rows]).permute(0, 3, 1, 2)
+    x = normalize(resize(pixels.float() / 255, [8, 8]), list(told["mean"]), list(told["std"]))
+    with torch.no_grad():
+        right = int((model(x).argmax(1) == torch.tensor(rows["label"])).sum())
+    assert abs(right / len(rows) - results(whole)["results"]["ticket"]["accuracy"]) < 1e-9
+
+
+def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(whole: Path, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stages = [  # when to kill it, and what it must say after the kill before that
+        (("checkpoints/mask.safetensors",), ""),  # during the pruning rounds
+        (("checkpoints/dense-00000004.safetensors",), "pruning: goes on after round"),  # in the midst of an epoch
+        (("checkpoints/ticket-00000002.safetensors",), "dense: goes on after step"),
+        (("checkpoints/ticket-0000001[0-9].safetensors",), "ticket: goes on after step"),  # the first rotated away
+        ((".*hf_px-new*", "ticket.safetensors"), "ticket: goes on after step 1"),  # while the ticket is written
+    ]
+    for i, (patterns, said) in enumerate(stages):
+        log = launch_and_kill(tmp_path, exists(run, *patterns), *knobs(data), *["--resume"][:i], processes=1)
+        assert said in log
+        assert not results(run)["finished"]
+    assert len(list((run / "checkpoints").glob("ticket-*"))) == 2  # rotated
+    assert "ticket: goes on after step 18 of 18" in launch(tmp_path, *knobs(data), "--resume", processes=1)
+    assert outcome(run) == outcome(whole)
+
+
+def test_two_processes_agree_and_train_as_one_does(data: Path, tmp_path: Path) -> None:
+    """No batch norm in this one, so that an average over processes is an average over the batch."""
+    flags = [
+        "--data", data, "--model", "test_convnext", "--image_size", 32, "--scorer", "px", "--sparsity", 0.6, "--rounds",
+        3, "--per_class", 4, "--prune_batch_size", 12, "--epochs", 2, "--batch_size", 48, "--optimizer", "adamw", "--lr",
+        0.002, "--dense", "skip", "--output_dir", "run",
+    ]  # fmt: skip
+    one, two = tmp_path / "one", tmp_path / "two"
+    launch(one, *flags, "--gradient_accumulation", 3)
+    launch(two, *flags, "--checkpoint_steps", 3, processes=2)
+    alone, both = results(one / "run"), results(two / "run")
+    assert (alone["settings"]["processes"], both["settings"]["processes"]) == (1, 2)  # two really ran
+    assert alone["mask"] == both["mask"]
+    mine, theirs = weights(one / "run"), weights(two / "run")
+    start = weights_at_start(data, tmp_path)
+    assert max(float((mine[n] - start[n]).abs().max()) for n in mine) > 1e-3  # it did train
+    for name in mine:
+        torch.testing.assert_close(theirs[name], mine[name], rtol=1e-3, atol=1e-5)
+    for row, other in zip(alone["history"]["ticket"], both["history"]["ticket"]):
+        assert row == pytest.approx(other, rel=1e-3)  # 61 test images: an image counted twice would show
+
+    again = tmp_path / "again"
+    launch_and_kill(again, exists(again / "run", "checkpoints/ticket-*"), *flags, "--checkpoint_steps", 3, processes=2)
+    launch(again, *flags, "--checkpoint_steps", 3, "--resume", processes=2)
+    assert outcome(again / "run", ("seconds", "command")) == outcome(two / "run", ("seconds", "command"))
+
+
+def weights_at_start(data: Path, place: Path) -> dict[str, torch.Tensor]:
+    from hf_px.hub.backbones import load
+
+    return load("test_convnext", num_classes=10, seed=0).model.state_dict()
