@@ -287,6 +287,16 @@ def test_names_of_torchvision_become_ours(tmp_path: Path) -> None:
         load(str(path), architecture="resnet20")
 
 
+def test_a_directory_of_one_weights_file(small: nn.Module, tmp_path: Path) -> None:
+    torch.save(small.state_dict(), tmp_path / "epoch_90.pth")
+    assert _same(load(str(tmp_path), architecture="test_resnet").model, small)
+    with pytest.raises(ValueError, match=r"a directory without config\.json"):
+        load(str(tmp_path))
+    torch.save(small.state_dict(), tmp_path / "epoch_91.pth")
+    with pytest.raises(ValueError, match=r"which file are the weights\? It has epoch_90\.pth, epoch_91\.pth"):
+        load(str(tmp_path), architecture="test_resnet")
+
+
 # MoCo v2 and DINO: checkpoints with the names that their authors gave them
 
 

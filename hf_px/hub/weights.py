@@ -84,7 +84,9 @@ def _download(url: str, path: Path) -> None:
         with (
             os.fdopen(handle, "wb") as file,
             # identity: the length that the server tells is then that of the file
-            get_session().stream("GET", url, headers={"Accept-Encoding": "identity"}, follow_redirects=True) as answer,
+            get_session().stream(
+                "GET", url, headers={"Accept-Encoding": "identity"}, follow_redirects=True, timeout=30
+            ) as answer,
         ):
             if answer.status_code != 200:
                 raise ValueError(f"{url}: the server answered {answer.status_code}; check the address")
