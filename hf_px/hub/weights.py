@@ -51,8 +51,8 @@ def read(path: Path) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL:? (?:GLOBAL )?([\w.]+)", str(error), flags=re.IGNORECASE):
             raise ValueError(
-                f"{path}: refused: besides tensors it holds {named[1]}, code that would run when it is loaded; save "
-                "its state_dict as .safetensors where you trust it"
+                f"{path}: refused: besides tensors it holds {named[1]}, and to load that is to run code; where you "
+                "trust it, save its state_dict as .safetensors"
             ) from error
         raise ValueError(f"{path}: damaged, or no file of torch.save ({first_line(error)})") from error
     except OSError:
