@@ -52,6 +52,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
+        ("", {}, "the name of the model is empty"),
         ("resnet5o", {}, "did you mean resnet50"),
         ("moco-resnet50", {}, "did you mean mocov2-resnet50"),
         ("vgg16_cifa", {}, "vgg16_cifar"),
@@ -287,6 +288,16 @@ def test_names_of_torchvision_become_ours(tmp_path: Path) -> None:
         load(str(path), architecture="resnet20")
 
 
+def test_a_directory_of_one_weights_file(small: nn.Module, tmp_path: Path) -> None:
+    torch.save(small.state_dict(), tmp_path / "epoch_90.pth")
+    assert _same(load(str(tmp_path), architecture="test_resnet").model, small)
+    with pytest.raises(ValueError, match=r"a directory without config\.json"):
+        load(str(tmp_path))
+    torch.save(small.state_dict(), tmp_path / "epoch_91.pth")
+    with pytest.raises(ValueError, match=r"which file are the weights\? It has epoch_90\.pth, epoch_91\.pth"):
+        load(str(tmp_path), architecture="test_resnet")
+
+
 # MoCo v2 and DINO: checkpoints with the names that their authors gave them
 
 
@@ -305,6 +316,7 @@ def moco_checkpoint(body: nn.Module) -> dict[str, Any]:
         for layer in (0, 2):
             state[f"module.{encoder}.fc.{layer}.weight"] = torch.ones(8, 8)
             state[f"module.{encoder}.fc.{layer}.bias"] = torch.ones(8)
+    state["module.encoder_k.conv1.weight"] = torch.zeros(64, 3, 7, 7)  # momentum: never quite the same
     state |= {"module.queue": torch.ones(128, 16), "module.queue_ptr": torch.zeros(1, dtype=torch.long)}
     return {"epoch": 800, "arch": "resnet50", "state_dict": state, "optimizer": {"state": {}, "param_groups": []}}
 
@@ -396,6 +408,8 @@ def test_checkpoints_of_something_else_are_refused(body: nn.Module) -> None:
         dino(odd)
     with pytest.raises(ValueError, match="no state_dict"):
         plain({})
+    wrapped = {"teacher": {"module.backbone.conv1.weight": torch.ones(1), "module.head.mlp.0.bias": torch.ones(1)}}
+    assert list(dino(wrapped).tensors) == ["conv1.weight"] and dino(wrapped).left == ["head.mlp.0.bias"]
 
 
 def test_a_checkpoint_with_a_tensor_too_many_is_refused(body: nn.Module, tmp_path: Path) -> None:

@@ -102,6 +102,9 @@ def test_it_offers_only_ways_that_work(tmp_path: Path) -> None:
     assert other.data.library_name == "transformers"
     own, _ = card_of(tmp_path / "own", maker=own_ticket)
     assert "AutoModel" not in own.text and own.data.library_name == "hf_px"
+    assert "With timm alone" not in own.text and "import hf_px\nimport timm\n" in own.text
+    plain, _ = card_of(tmp_path / "plain")
+    assert "With timm alone, from the dense copy:\n\n```python\nimport timm\n" in plain.text
 
 
 @pytest.mark.parametrize("maker", [timm_ticket, own_ticket, transformers_ticket])

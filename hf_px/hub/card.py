@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..errors import TicketError
+from ..models import ARCHITECTURES
 from ..registry import scorers
 from ..rounds import list_scorers
 from . import format
@@ -127,7 +128,9 @@ def _kind(model: Mapping[str, Any]) -> str:
         return "custom"
     import timm
 
-    return "timm" if timm.is_model(model["architecture"]) else "hf_px"
+    # ours are timm's too, but only where hf_px is installed
+    name = model["architecture"]
+    return "timm" if timm.is_model(name) and name not in ARCHITECTURES else "hf_px"
 
 
 def _classifies(contents: Contents) -> bool:

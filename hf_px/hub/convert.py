@@ -92,7 +92,7 @@ def grouped(names: Iterable[str], prefixes: tuple[str, ...] = ()) -> list[str]:
     for name in names:
         prefix = next((p for p in prefixes if name.startswith(p)), None)
         found.setdefault(name if prefix is None else f"{prefix}*", []).append(name)
-    return [group if len(each) == 1 else f"{group} ({len(each)} tensors)" for group, each in found.items()]
+    return [each[0] if len(each) == 1 else f"{group} ({len(each)} tensors)" for group, each in found.items()]
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:

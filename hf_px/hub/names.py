@@ -21,6 +21,8 @@ Kind = Literal["record", "url", "file", "directory", "hub", "timm"]
 
 def check_name(name: str, *, pretrained: bool | None = None, architecture: str | None = None) -> None:
     """A ValueError for what cannot be, with the nearest names; touches no network, loads nothing."""
+    if not name:
+        raise ValueError("the name of the model is empty; `hf-px backbones` lists the short ones")
     kind = kind_of(name)
     if kind in ("record", "timm") and architecture is not None:
         raise ValueError(f"{name} is an architecture already; leave architecture (--architecture) out")

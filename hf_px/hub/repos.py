@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import timm
+from huggingface_hub import ModelCard
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
 
@@ -40,15 +41,26 @@ def from_repo(name: str, trained: bool, how: How) -> Loaded:
         load = _transformers_repo if "model_type" in config else _timm_repo
         model, new_head = load(source, config, trained, how)
     on_hub = trained and not source.is_dir
-    license = config.get("pretrained_cfg", {}).get("license") if "model_type" not in config and trained else None
     return Loaded(
         model.eval(),
         base=name if on_hub else None,
         revision=source.revision if on_hub else None,
-        license=license,
+        license=_license(source, config) if trained else None,
         trained=trained,
         new_head=new_head,
     )
+
+
+def _license(source: Source, config: Mapping[str, Any]) -> str | None:
+    """What the card says, or else timm's record, which may have it from the architecture's first weights."""
+    try:
+        card = source.file("README.md")
+        found = None if card is None else ModelCard.load(card, ignore_metadata_errors=True).data.license
+    except Exception:  # a card is a stranger's text, and a model as good without one
+        found = None
+    if found is None and isinstance(told := config.get("pretrained_cfg"), Mapping):
+        found = told.get("license")
+    return found if isinstance(found, str) else None  # several licences are for the user to read
 
 
 def _timm_repo(source: Source, config: Mapping[str, Any], trained: bool, how: How) -> tuple[nn.Module, tuple[str, ...]]:
@@ -70,7 +82,8 @@ def _transformers_repo(
     source: Source, told: Mapping[str, Any], trained: bool, how: How
 ) -> tuple[nn.Module, tuple[str, ...]]:
     name = str(source.path) if source.is_dir else source.name
-    where: dict[str, Any] = {"revision": source.revision or "main", "token": source.token}
+    # no code of strangers, nor a question whether to run it
+    where: dict[str, Any] = {"revision": source.revision or "main", "token": source.token, "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
     if how.num_classes is not None:
         config.num_labels = how.num_classes  # as an argument it is ignored where the config has labels of its own

@@ -51,8 +51,8 @@ def read(path: Path) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL:? (?:GLOBAL )?([\w.]+)", str(error), flags=re.IGNORECASE):
             raise ValueError(
-                f"{path}: refused: besides tensors it holds {named[1]}, code that would run when it is loaded; save "
-                "its state_dict as .safetensors where you trust it"
+                f"{path}: refused: besides tensors it holds {named[1]}, and to load that is to run code; where you "
+                "trust it, save its state_dict as .safetensors"
             ) from error
         raise ValueError(f"{path}: damaged, or no file of torch.save ({first_line(error)})") from error
     except OSError:
@@ -84,7 +84,9 @@ def _download(url: str, path: Path) -> None:
         with (
             os.fdopen(handle, "wb") as file,
             # identity: the length that the server tells is then that of the file
-            get_session().stream("GET", url, headers={"Accept-Encoding": "identity"}, follow_redirects=True) as answer,
+            get_session().stream(
+                "GET", url, headers={"Accept-Encoding": "identity"}, follow_redirects=True, timeout=30
+            ) as answer,
         ):
             if answer.status_code != 200:
                 raise ValueError(f"{url}: the server answered {answer.status_code}; check the address")

@@ -53,6 +53,7 @@ def test_a_repo_in_timms_format(hub):
     found = load(X)
     assert same(found.model, dense("test_resnet", 1))
     assert (found.base, found.revision, found.trained, found.new_head) == (X, second, True, ())
+    assert found.license == "mit"  # its card says so
     assert found.model.pretrained_cfg["input_size"] == dense("test_resnet").pretrained_cfg["input_size"]
     pinned = load(X, revision=first, num_classes=3, seed=1)
     assert same(pinned.model, _headed(dense("test_resnet", 0), 3), but=("fc.weight", "fc.bias"))
@@ -118,6 +119,17 @@ def test_a_model_without_a_head_gets_one_and_says_so(hub, tmp_path, capsys):
     capsys.readouterr()
     load(X)
     assert "has no head; classifier.1.bias, classifier.1.weight drawn at random" in capsys.readouterr().err
+
+
+def test_code_of_strangers_is_not_run_nor_asked_about(hub, tmp_path):
+    push_transformers(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    odd = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine", "AutoModelForImageClassification": "code.Net"}}
+    code = f"open({str(tmp_path / 'poisoned')!r}, 'w')"
+    hub.put(X, {"config.json": json.dumps(config | odd).encode(), "code.py": code.encode()})
+    with pytest.raises(ValueError, match="alice/x: not loaded as an image classifier"):
+        load(X)
+    assert not (tmp_path / "poisoned").exists()
 
 
 def test_half_a_body_is_not_completed_at_random(hub, tmp_path):
