@@ -105,8 +105,8 @@ def test_cifar_for_a_large_model_loses_the_same_share() -> None:
             offsets += found
     assert len(offsets) == 40
     tops, lefts = zip(*offsets)
-    assert min(tops) < 6 < 50 < max(tops)
-    assert min(lefts) < 6 < 50 < max(lefts)
+    assert min(tops) < 9 < 47 < max(tops)
+    assert min(lefts) < 9 < 47 < max(lefts)
 
 
 # the paper's table: Tiny-ImageNet and ImageNet
@@ -188,8 +188,8 @@ def test_imagenet_varies_in_contrast() -> None:
         brightness = mean / (100 + 40 * share)
         found.append((high - low) / (40 * brightness))
     assert len(found) > 200
-    assert 0.55 < min(found) < 0.66
-    assert 1.34 < max(found) < 1.45
+    assert 0.52 < min(found) < 0.68  # bytes are rounded: a distance of 12 to a twelfth
+    assert 1.32 < max(found) < 1.48
     assert 0.4 < mirrored / len(found) < 0.6
 
 

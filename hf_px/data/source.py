@@ -122,7 +122,8 @@ def _load(
         local = copy is not None
     else:
         local = path.exists()
-        dataset = path.resolve().stem if local else source
+        here = path.resolve()
+        dataset = (here.stem if path.is_file() else here.name) if local else source
         title = dataset.rpartition("/")[2]
     try:
         if not local:
@@ -142,6 +143,8 @@ def _load(
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         said = " ".join(str(error).split()) or type(error).__name__  # the second line often has the choices
         hint = "" if local else _nearest(source)
+        if preset and not local:
+            hint = f"a copy on this disk will do: HF_PX_DATA=/dir, where /dir/{preset.name} is it"
         raise ValueError(f"{said[:500]}{'; ' if hint else ''}{hint}".strip()) from error
 
 

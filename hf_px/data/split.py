@@ -1,7 +1,7 @@
 """A split: labels in memory, images decoded when asked for, small ones only once.
 
-Measured on CIFAR-10, one core: a PNG of 32x32 takes 170 µs to decode, all that follows (crop, flip, normalise) takes
-as long again; kept as bytes, it is there in 10 µs.
+Measured on CIFAR-10, one core: 32x32 pixels take 110 µs to decode from PNG and 170 from WebP, as long as all that
+follows (crop, flip, normalise); kept as bytes, they are there in 18 µs.
 """
 
 from __future__ import annotations

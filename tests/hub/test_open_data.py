@@ -83,9 +83,12 @@ def test_a_preset_comes_from_the_hub_under_both_names(hub: LoopbackHub, monkeypa
         assert pixels(data.test.image(0)) == pixels(made["test"][0]["img"])
 
 
-def test_what_is_not_there_is_named_with_its_neighbour(hub: LoopbackHub) -> None:
+def test_what_is_not_there_is_named_with_its_neighbour(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_PX_DATA", raising=False)
     with pytest.raises(ValueError, match=r"data uoft-cs/cifar-10: .*did you mean uoft-cs/cifar10\?"):
         open_data("uoft-cs/cifar-10")
+    with pytest.raises(ValueError, match=r"data cifar100: .*HF_PX_DATA=/dir, where /dir/cifar100 is it"):
+        open_data("cifar100")
     with pytest.raises(ValueError, match="data alice/nothing: "):
         open_data("alice/nothing")
 
