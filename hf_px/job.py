@@ -6,6 +6,7 @@ What can be refused without the network is refused first, then what can be refus
 from __future__ import annotations
 
 import copy
+import json
 import os
 import shlex
 import sys
@@ -23,11 +24,12 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import TestImages, TrainImages, check_source, data_config, open_data, pruning_batches
+from .data import TestImages, TrainImages, check_source, data_config, open_data, pruning_batches, takes_whole
 from .errors import first_line
 from .forward import output_tensor
 from .head import head_of, silent_classes
 from .hub.backbones import check_name, load
+from .hub.images import processor_config
 from .hub.ticket import Ticket
 from .mask import Mask
 from .metrics import classification_metrics
@@ -36,9 +38,10 @@ from .prunable import prunable
 from .registry import scorers
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, check_output, dense_path, load_dense, on_main, report, save_dense
-from .store import load_mask, save_mask
+from .store import load_mask, save_mask, write_atomic
 from .train import Plan, evaluate
 
+PROCESSOR = "preprocessor_config.json"
 # they do not change what comes out
 _FREE = {
     "output_dir", "resume", "overwrite", "checkpoint_steps", "keep_checkpoints", "report_to", "push_to_hub", "private",
@@ -193,9 +196,13 @@ class Job:
             side = 16  # digits are 8 pixels wide: a quarter of the work, and nothing lost
         if side is not None:
             images["input_size"] = (channels, side, side)
-            for told in (getattr(self.model, "pretrained_cfg", None), getattr(self.model, "image_config", None)):
-                if isinstance(told, dict):
-                    told["input_size"] = images["input_size"]
+        if takes_whole(self.data, images):
+            images |= {"crop_pct": 1.0, "crop_mode": "squash"}
+        inner = getattr(self.model, "timm_model", self.model)
+        if isinstance(told := getattr(inner, "pretrained_cfg", None), dict):
+            told |= {key: images[key] for key in ("input_size", "crop_pct", "crop_mode")}
+        else:
+            self.model.image_config = images  # type: ignore[assignment]  # a note on the module, no part of it
         return images
 
     @torch.no_grad()
@@ -214,7 +221,7 @@ class Job:
             )
 
     def _name_classes_(self) -> None:
-        config = getattr(self.model, "config", None)
+        config: Any = getattr(self.model, "config", None)
         if hasattr(config, "id2label"):  # transformers' pipelines answer with these
             config.id2label = dict(enumerate(self.data.classes))
             config.label2id = {name: i for i, name in enumerate(self.data.classes)}
@@ -373,6 +380,9 @@ class Job:
                 results=card_results(told),
                 command=told["command"],
             ).save_pretrained(self.directory, layout=self.output.layout)
+            if hasattr(model, "config"):  # a transformers model does not say what images it takes; timm's records do
+                text = json.dumps(processor_config(self.images), indent=2) + "\n"
+                write_atomic(self.directory / PROCESSOR, text.encode())
             told["bytes"] = {path.name: path.stat().st_size for path in sorted(self.directory.glob("*.safetensors"))}
             told["bytes"]["dense"] = sum(t.numel() * t.element_size() for t in model.state_dict().values())
         self.run.finish()
@@ -383,7 +393,11 @@ class Job:
                 self.output.push_to_hub,
                 private=self.output.private or None,
                 layout=self.output.layout,
-                files={NAME: (self.directory / NAME).read_bytes()},
+                files={
+                    name: (self.directory / name).read_bytes()
+                    for name in (NAME, PROCESSOR)
+                    if (self.directory / name).is_file()
+                },
             )
             self.say(f"pushed: {url}")
 

@@ -42,7 +42,7 @@ def fraction(**values: float | None) -> None:
             raise ValueError(f"--{name} {value:g}: it must be in [0, 1)")
 
 
-def parse(kinds: Sequence[type], description: str, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
+def parse(kinds: Sequence[Any], description: str, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """One object of each kind. What a file says is read as if it had been typed before the flags."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(
@@ -57,8 +57,11 @@ def parse(kinds: Sequence[type], description: str, argv: Sequence[str] | None = 
         parser.error(str(error))
     known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     from_file = _flags_of(Path(config), known) if config else []
-    *found, rest = parser.parse_args_into_dataclasses([*from_file, *argv], look_for_args_file=False)
-    assert isinstance(rest, argparse.Namespace)  # holds --config, which belongs to no dataclass
+    *found, _, rest = parser.parse_args_into_dataclasses(  # the one before the last holds --config
+        [*from_file, *argv], return_remaining_strings=True, look_for_args_file=False
+    )
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return tuple(found)
 
 
@@ -93,12 +96,6 @@ class _Parser(HfArgumentParser):
         near = difflib.get_close_matches(words[0], flags, n=1) if message.startswith("unrecognized") else []
         hint = f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message}{hint}; see --help\n")
-
-    def parse_args_into_dataclasses(self, args: Sequence[str], **options: Any) -> tuple[Any, ...]:
-        *found, rest = super().parse_args_into_dataclasses(args, return_remaining_strings=True, **options)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return tuple(found)
 
 
 def _flags_of(path: Path, known: Sequence[str]) -> list[str]:

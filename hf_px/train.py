@@ -86,7 +86,7 @@ def loader(plan: Plan, images: Dataset[Any], *, start: int, rank: int, workers: 
     """(images, labels) of each part, from step `start` to the end of the last epoch."""
     found = DataLoader(
         images,
-        batch_sampler=_Draws(plan, start, rank),  # type: ignore[arg-type]  # a Sampler of lists, as DataLoader wants
+        batch_sampler=_Draws(plan, start, rank),
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
     )

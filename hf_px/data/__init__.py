@@ -15,7 +15,7 @@ from .images import TestImages, TrainImages, load_pruning_set, pruning_batches
 from .presets import PRESETS, Preset
 from .source import Data, check_source, open_data
 from .split import Split
-from .transforms import test_transform, train_transform
+from .transforms import takes_whole, test_transform, train_transform
 
 __all__ = [
     "PRESETS",
@@ -36,6 +36,7 @@ __all__ = [
     "open_data",
     "pruning_batches",
     "pruning_set",
+    "takes_whole",
     "test_transform",
     "train_transform",
 ]

@@ -53,10 +53,15 @@ def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
     from torchvision.transforms import v2
 
     pixels, normalise = _ends(data, images)
-    if data.preset.whole if data.preset else _is_small(data, images):
+    if takes_whole(data, images):
         return v2.Compose([pixels, _resize(images), normalise])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
+
+
+def takes_whole(data: Data, images: Mapping[str, Any]) -> bool:
+    """Whether test images are resized whole, or cut by the model's own crop."""
+    return data.preset.whole if data.preset else _is_small(data, images)
 
 
 def _usual(data: Data, images: Mapping[str, Any]) -> AsItIs | PadCrop | ResizedCrop:

@@ -45,6 +45,31 @@ def image_config(processor: Mapping[str, Any], channels: int = 3) -> dict[str, A
     }
 
 
+def processor_config(images: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way: preprocessor_config.json of a processor that does to an image what `images` says."""
+    _, height, width = images["input_size"]
+    numbers = {name: number for number, name in _INTERPOLATION.items()}
+    told = {
+        "do_resize": True,
+        "resample": numbers.get(images.get("interpolation", "bilinear"), 3),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(images["mean"]),
+        "image_std": list(images["std"]),
+    }
+    if images.get("crop_mode") == "squash" or (images.get("crop_pct") == 1.0 and height != width):
+        return {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}, **told}
+    return {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": int(min(height, width) / (images.get("crop_pct") or 1.0))},
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+        "do_convert_rgb": True,
+        **told,
+    }
+
+
 def _sides(size: Any) -> tuple[int, int] | None:
     if isinstance(size, int):
         return size, size
