@@ -1,6 +1,6 @@
 """A split: labels in memory, images decoded when asked for, small ones only once.
 
-Measured on CIFAR-10, CPU time, best of 15: 32x32 pixels take 72 µs to decode from PNG, 118 from WebP, and 11 if they are
+Measured on CIFAR-10, CPU time, best of 15: 32x32 pixels take 72 µs to decode from PNG, 118 from WebP, 11 if they are
 kept as bytes; crop, flip and normalise take 90.
 """
 
