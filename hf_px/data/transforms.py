@@ -1,8 +1,8 @@
 """From a PIL image to what the model takes: size, mean, std, interpolation are the model's, the variation the data's.
 
 Crop, resize and flip work on bytes, which become floats once, at the end: (x - mean) / std. All randomness is torch's.
-Bytes are a PIL image or a tensor, whichever is faster: photographs are cropped and coloured by PIL (1.5 times as fast),
-small images enlarged as tensors (5 times).
+Bytes are a PIL image or a tensor, whichever is faster: photographs are cropped and coloured by PIL (1.2 times as fast),
+small images enlarged as tensors (3 to 4 times, 32 to 224).
 """
 
 from __future__ import annotations
