@@ -137,7 +137,7 @@ def set_lr_(optimizer: Optimizer, lr: float) -> None:
 def distilled(
     logits: Tensor, labels: Tensor, teacher: Tensor | None, *, weight: float, t: float, smooth: float
 ) -> Tensor:
-    """(1 - α) CE(z, y) + α t² KL(softmax(z_teacher / t) || softmax(z / t)), mean over the batch; CE without a teacher."""
+    """(1 - α) CE(z, y) + α t² KL(softmax(z_teacher / t) || softmax(z / t)), a mean; CE alone without a teacher."""
     loss = F.cross_entropy(logits.float(), labels, label_smoothing=smooth)
     if teacher is None:
         return loss

@@ -31,7 +31,15 @@ from hf_px.hub.home import Layout
 from hf_px.job import Job
 from hf_px.options import at_least, fraction, knob, parse, positive, run
 from hf_px.train import (
-    OptimizerName, ScheduleName, distilled, learning_rate, loader, make_optimizer, mixed, set_lr_, sync_buffers_
+    OptimizerName,
+    ScheduleName,
+    distilled,
+    learning_rate,
+    loader,
+    make_optimizer,
+    mixed,
+    set_lr_,
+    sync_buffers_,
 )  # fmt: skip
 
 
@@ -85,8 +93,8 @@ class Pruning:
     exclude: list[str] = knob([], "tensors to leave whole, and out of the count")
     keep_head: bool | None = knob(
         None,
-        "leave the last layer whole; it counts. Path scores may leave a class without a weight (the paper prunes it too; "
-        "default: yes, if that takes at most half of what stays)",
+        "leave the last layer whole, and count it: path scores may leave a class without a weight. The paper prunes it "
+        "(default: keep it, if that takes at most half of what stays)",
     )
 
 

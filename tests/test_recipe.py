@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recipes import exists, launch, launch_and_kill, outcome, results, small_digits, weights
+from launching import exists, launch, launch_and_kill, outcome, results, small_digits, weights
 
 import hf_px
 
@@ -87,9 +87,9 @@ def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(whole: Path, d
 def test_two_processes_agree_and_train_as_one_does(data: Path, tmp_path: Path) -> None:
     """No batch norm in this one, so that an average over processes is an average over the batch."""
     flags = [
-        "--data", data, "--model", "test_convnext", "--image_size", 32, "--scorer", "px", "--sparsity", 0.6, "--rounds",
-        3, "--per_class", 4, "--prune_batch_size", 12, "--epochs", 2, "--batch_size", 48, "--optimizer", "adamw", "--lr",
-        0.002, "--dense", "skip", "--output_dir", "run",
+        "--data", data, "--model", "test_convnext", "--image_size", 32, "--sparsity", 0.6, "--rounds", 3,
+        "--per_class", 4, "--prune_batch_size", 12, "--epochs", 2, "--batch_size", 48, "--optimizer", "adamw",
+        "--lr", 0.002, "--dense", "skip", "--output_dir", "run",
     ]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
     launch(one, *flags, "--gradient_accumulation", 3)

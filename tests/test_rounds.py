@@ -306,9 +306,9 @@ def test_from_any_round_on_the_mask_is_that_of_a_run_without_a_break(scorer):
     whole = hf_px.prune(mlp(), scorer, on_round=seen.__setitem__, **args)
     assert list(seen) == [1, 2, 3, 4] and seen[4].digest() == whole.digest()
     for t, mask in seen.items():
-        later: list[int] = []
-        found = hf_px.prune(mlp(), scorer, done=(t, mask), on_round=lambda t, _: later.append(t), **args)
-        assert later == list(range(t + 1, 5)) and found.digest() == whole.digest()
+        later: dict[int, hf_px.Mask] = {}
+        found = hf_px.prune(mlp(), scorer, done=(t, mask), on_round=later.__setitem__, **args)
+        assert list(later) == list(range(t + 1, 5)) and found.digest() == whole.digest()
 
 
 def test_a_break_in_another_run_is_refused():

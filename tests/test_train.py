@@ -103,7 +103,9 @@ def test_distillation_at_its_ends_and_between() -> None:
 
 
 def test_seeds_of_neighbours_are_far_apart() -> None:
-    seeds = {mixed(s, step, part, rank) for s in range(3) for step in range(50) for part in range(3) for rank in range(4)}
+    seeds = {
+        mixed(s, step, part, rank) for s in range(3) for step in range(50) for part in range(3) for rank in range(4)
+    }
     assert len(seeds) == 3 * 50 * 3 * 4
 
 

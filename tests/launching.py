@@ -1,4 +1,4 @@
-"""Launch recipes as a user does, on a data set so small that a run takes seconds; kill them, and look at what is left."""
+"""Launch recipes as a user does, on so few images that a run takes seconds; kill them, and see what is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECIPE = REPO / "recipes" / "prune_finetune.py"
 
 
 def small_digits(folder: Path, train: int = 192, test: int = 61) -> Path:
-    """Handwritten digits as parquet files, as the Hub has data sets; 61 is odd: two processes cannot share it evenly."""
+    """Handwritten digits as parquet files, as on the Hub; 61 is odd: two processes cannot share it evenly."""
     import datasets
     from PIL import Image
     from sklearn.datasets import load_digits
