@@ -22,7 +22,6 @@ from .errors import HfPxError, first_line
 
 if TYPE_CHECKING:
     from .hub.backbones import Loaded
-    from .registry import ScorerRecord
 
 MARK = "hf-px prune"  # in prune.json: this directory is ours to write to
 EXAMPLES = """\
@@ -217,7 +216,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from .analysis import summary
     from .data import check_source, data_config, load_pruning_set
     from .hub.backbones import check_name, load
-    from .registry import scorers
+    from .registry import norm_option, scorers
     from .rounds import checked_schedule, checked_sparsity, prune
 
     # what can be refused without a model, is
@@ -227,7 +226,7 @@ def prune_command(args: argparse.Namespace) -> None:
     if args.model is None:
         raise ValueError("name a model, or try hf-px prune --demo; see hf-px prune --help")
     record = scorers[args.scorer]
-    options = _options(record, args.norm)
+    options = norm_option(record, args.norm)
     args.norm = options.get("norm")
     scope = parse_scope(args.scope)
     if args.sparsity is None and not isinstance(scope, NofM):
@@ -298,20 +297,6 @@ def prune_command(args: argparse.Namespace) -> None:
         _write(args, mask, table, seconds, memory)
         _write_ticket(args, loaded, mask)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
-
-
-def _options(record: ScorerRecord, norm: str | None) -> dict[str, Any]:
-    """{"norm": …} for a method that has it, the method's own default if none is asked for."""
-    from typing import get_args, get_type_hints
-
-    if "norm" not in record.options:
-        if norm is not None:
-            raise ValueError(f"--norm {norm}: {record.name} has no such option; leave it out")
-        return {}
-    known = get_args(get_type_hints(record.score)["norm"])
-    if norm is not None and known and norm not in known:
-        raise ValueError(f"--norm {norm}: {record.name} knows {', '.join(known)}")
-    return {"norm": record.options["norm"].default if norm is None else norm}
 
 
 def _device(text: str | None) -> Any:

@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -30,12 +33,13 @@ from .forward import output_tensor
 from .head import head_of, silent_classes
 from .hub.backbones import check_name, load
 from .hub.images import processor_config
+from .hub.remote import explained
 from .hub.ticket import Ticket
 from .mask import Mask
 from .metrics import classification_metrics
 from .options import settings_of
 from .prunable import prunable
-from .registry import scorers
+from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, check_output, dense_path, load_dense, on_main, report, save_dense
 from .store import load_mask, save_mask, write_atomic
@@ -61,6 +65,7 @@ class Job:
         check_source(examples.data)
         self._check_pruning()
         _check_trackers(output.report_to)
+        _check_repo(output.push_to_hub)
         self.directory = Path(output.output_dir or self._usual_directory()).expanduser()
         check_output(self.directory, kind)
 
@@ -82,8 +87,8 @@ class Job:
         )
         self.run = Run(self.directory, results, writes=self.accelerator.is_main_process)
         self.run.results.setdefault("command", command(self.accelerator.num_processes))
-        if output.push_to_hub:
-            on_main(self.accelerator, lambda: _check_push(output.push_to_hub))
+        if output.push_to_hub:  # asked now, not after hours of training
+            on_main(self.accelerator, lambda: _check_login(output.push_to_hub))
         if not self.finished:
             self._load()
 
@@ -97,8 +102,7 @@ class Job:
         checked_sparsity(self.pruning.sparsity, scope)
         scope.check({}, 1 - self.pruning.sparsity)
         _, self.pruning.rounds = checked_schedule(self.pruning.schedule, self.pruning.rounds, record)
-        if self.pruning.norm is not None and "norm" not in record.options:
-            raise ValueError(f"--norm {self.pruning.norm}: {record.name} has no such option; leave it out")
+        self.pruning.norm = norm_option(record, self.pruning.norm).get("norm")
 
     def _usual_directory(self) -> str:
         words = [self._backbone.model, self._examples.data, self.pruning.scorer, f"{self.pruning.sparsity:g}"]
@@ -175,7 +179,7 @@ class Job:
                 "images": {key: self.images[key] for key in ("input_size", "mean", "std")},
             },
         }  # fmt: skip
-        self.run.write()
+        self.run.begin(self.output.overwrite)
 
     @property
     def workers(self) -> int:
@@ -271,7 +275,7 @@ class Job:
                 accelerator=self.accelerator,
                 done=done,
                 on_round=save,
-                **({} if knobs.norm is None else {"norm": knobs.norm}),
+                **norm_option(record, knobs.norm),
             )
         self.run.results["mask"] = {
             "digest": mask.digest(),
@@ -462,18 +466,19 @@ def _check_trackers(names: list[str]) -> None:
             raise ValueError(f"--report_to {name}: not installed; pip install {name.replace('_', '-')}")
 
 
-def _check_push(repo: str) -> None:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    from .hub.remote import explained
-
+def _check_repo(repo: str | None) -> None:
+    if repo is None:
+        return
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise ValueError(f"--push_to_hub {repo}: not owner/name ({first_line(error)})") from error
     if repo.count("/") != 1:
         raise ValueError(f"--push_to_hub {repo}: the name of a repo is owner/name")
-    with explained(repo, None):  # asked now, not after hours of training
+
+
+def _check_login(repo: str) -> None:
+    if get_token() is None:
+        raise ValueError(f"--push_to_hub {repo}: nobody is logged in; run hf auth login, or set HF_TOKEN")
+    with explained(repo, None):
         HfApi().whoami()

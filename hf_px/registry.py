@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from torch import Tensor
 
@@ -76,6 +76,18 @@ class ScorerRecord:
 
 
 scorers: Registry[ScorerRecord] = Registry("scorer")
+
+
+def norm_option(record: ScorerRecord, norm: str | None) -> dict[str, Any]:
+    """{"norm": …} for a method that has it, the method's own default if none is asked for."""
+    if "norm" not in record.options:
+        if norm is not None:
+            raise ValueError(f"--norm {norm}: {record.name} has no such option; leave it out")
+        return {}
+    known = get_args(get_type_hints(record.score)["norm"])
+    if norm is not None and known and norm not in known:
+        raise ValueError(f"--norm {norm}: {record.name} knows {', '.join(known)}")
+    return {"norm": record.options["norm"].default if norm is None else norm}
 
 
 def scorer(

@@ -40,9 +40,11 @@ class Run:
     def open(
         cls, directory: Path, kind: str, settings: Mapping[str, Any], *, resume: bool, overwrite: bool
     ) -> dict[str, Any]:
-        """The results so far of the run that this directory is for; an error if it holds another."""
+        """The results so far of the run that this directory is for, or fresh ones; an error if it holds another."""
         found = _read(directory, kind)
-        if found is not None and not overwrite:
+        # where nothing was found yet, nothing can be lost: a run that was refused may be tried again with other settings
+        begun = found is not None and (found["finished"] or found["results"] or (directory / "checkpoints").is_dir())
+        if found is not None and begun and not overwrite:
             differing = [
                 key for key in {**settings, **found["settings"]} if not _same(key, found["settings"], settings)
             ]
@@ -60,10 +62,7 @@ class Run:
                     "--overwrite starts again"
                 )
             return found
-        if overwrite:
-            (directory / NAME).unlink(missing_ok=True)
-            shutil.rmtree(directory / "checkpoints", ignore_errors=True)
-        fresh = {
+        return {
             "written_by": f"hf_px {kind}",
             "finished": False,
             "settings": dict(settings),
@@ -72,9 +71,15 @@ class Run:
             "history": {},
             "seconds": {},
         }
-        directory.mkdir(parents=True, exist_ok=True)
-        _write(directory, fresh)
-        return fresh
+
+    def begin(self, overwrite: bool) -> None:
+        """From here on the directory is this run's: after all that can be refused, when data and weights are here."""
+        if self._writes:
+            if overwrite:
+                (self.directory / NAME).unlink(missing_ok=True)
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self.write()
 
     @property
     def checkpoints(self) -> Path:

@@ -97,6 +97,9 @@ class Pruning:
         "(default: keep it, if that takes at most half of what stays)",
     )
 
+    def __post_init__(self) -> None:
+        at_least(0, min_per_layer=self.min_per_layer)
+
 
 @dataclass
 class Training:
@@ -168,8 +171,9 @@ class Output:
             raise ValueError("--layout mask-only stores no weights, and these were trained; take both, packed or dense")
 
 
-def main() -> None:
-    backbone, examples, pruning, training, output = parse((Backbone, Examples, Pruning, Training, Output), __doc__)
+def main(argv: list[str] | None = None) -> None:
+    kinds = (Backbone, Examples, Pruning, Training, Output)
+    backbone, examples, pruning, training, output = parse(kinds, __doc__, argv)
     job = Job("prune_finetune", backbone, examples, training, output, pruning)
     if not job.finished:
         mask = job.mask()  # scored before `prepare`, the same on every process

@@ -17,6 +17,9 @@ import torch
 
 REPO = Path(__file__).resolve().parents[1]
 RECIPE = REPO / "recipes" / "prune_finetune.py"
+sys.path.insert(0, str(RECIPE.parent))  # as it is for a script that lies there
+
+from prune_finetune import main  # noqa: E402, F401  for what ends before a process of its own is worth it
 
 
 def small_digits(folder: Path, train: int = 192, test: int = 61) -> Path:
