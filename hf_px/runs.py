@@ -42,7 +42,7 @@ class Run:
     ) -> dict[str, Any]:
         """The results so far of the run that this directory is for, or fresh ones; an error if it holds another."""
         found = _read(directory, kind)
-        # where nothing was found yet, nothing can be lost: a run that was refused may be tried again with other settings
+        # with nothing found yet, nothing can be lost: a run that was refused may be tried again with other settings
         begun = found is not None and (found["finished"] or found["results"] or (directory / "checkpoints").is_dir())
         if found is not None and begun and not overwrite:
             differing = [

@@ -59,8 +59,8 @@ def test_from_a_hub_name_to_a_ticket_that_strangers_load(kind: str, alice: HfApi
     push_timm() if kind == "timm" else push_transformers(tmp_path / "backbone")
     said = launch(
         tmp_path, "--model", "alice/backbone", "--data", "alice/digits", "--sparsity", 0.7, "--rounds", 4,
-        "--epochs", 2, "--batch_size", 16, "--lr", 0.05, "--per_class", 5, "--push_to_hub", "alice/ticket", "--output_dir", "run",
-        processes=1,
+        "--epochs", 2, "--batch_size", 16, "--lr", 0.05, "--per_class", 5, "--push_to_hub", "alice/ticket",
+        "--output_dir", "run", processes=1,
     )  # fmt: skip
     assert 'hf_px.from_pretrained("alice/ticket")' in said
     told = results(tmp_path / "run")
