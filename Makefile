@@ -1,4 +1,4 @@
-# make demo   install into .venv, prune a ResNet-20 and show what is left
+# make demo   install into .venv, then the main recipe without a network: prune, train, save a ticket, check it
 # make test   install into .venv, run the tests
 # PYTHON=python3.12 make test   with another Python
 PYTHON ?= python3
@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 .PHONY: demo test slow lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/hf-px prune --demo
+	$(BIN)/accelerate launch recipes/prune_finetune.py --overwrite
+	$(BIN)/hf-px verify out/resnet20-digits-px-0.982-s0
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q --numprocesses 2
