@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from .errors import HfPxError
 
@@ -46,9 +46,19 @@ def parse(kinds: Sequence[Any], description: str, argv: Sequence[str] | None = N
     """One object of each kind. What a file says is read as if it had been typed before the flags."""
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(
-        kinds, description=description, allow_abbrev=False, formatter_class=_Help, prog=Path(sys.argv[0]).name
+        kinds,
+        description=description,
+        allow_abbrev=False,
+        formatter_class=_Help,
+        prog=Path(sys.argv[0]).name,
+        usage="%(prog)s [--config FILE] [any of the options below]",
     )
     parser.add_argument("--config", metavar="FILE", help="a yaml file of these options; flags override it")
+    for action in parser._actions:
+        if action.type is string_to_bool and action.nargs is None:  # a bool that may be None: the flag alone means yes
+            action.nargs, action.const = "?", True
+        if not action.choices:
+            action.metavar = action.metavar or ("BOOL" if action.type is string_to_bool else "X")
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--config")
     try:
@@ -84,9 +94,15 @@ def run(main: Callable[[], Any]) -> None:
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # one spelling is enough to learn: --batch-size works too
+        whole = super()._format_action_invocation(action)
+        return whole if len(action.option_strings) < 2 or "-h" in action.option_strings else whole.split(", --")[0]
+
     def _get_help_string(self, action: argparse.Action) -> str | None:
         # "(default: None)" teaches nothing: such a knob says in its own words what happens without it
-        return action.help if action.default in (None, [], False) else super()._get_help_string(action)
+        silent = action.default is None or action.default is False or action.default == []
+        return action.help if silent else super()._get_help_string(action)
 
 
 class _Parser(HfArgumentParser):
