@@ -24,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from . import __version__
+from .errors import DisagreementError
 from .store import write_atomic
 
 NAME = "results.json"
@@ -125,6 +126,18 @@ def on_main(accelerator: Any, work: Callable[[], T]) -> T:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
+
+
+def agreed(accelerator: Any, what: str, value: T) -> T:
+    """The value, if it is the same on every process: they must have read the same checkpoint."""
+    from accelerate.utils import gather_object
+
+    everyone = gather_object([value]) if accelerator.num_processes > 1 else [value]
+    if any(other != everyone[0] for other in everyone):
+        raise DisagreementError(
+            f"{what} differs between processes: {everyone}; do all machines see the same output_dir and cache?"
+        )
+    return value
 
 
 # the dense twin

@@ -48,7 +48,8 @@ def test_a_file_then_flags(tmp_path: Path) -> None:
     assert read() == (Net(), Train())
     assert Train().lr_drops is not Train().lr_drops
     assert settings_of(net, train) == {
-        "model": "resnet20", "pretrained": True, "lr": 2.0, "lr_drops": [3], "compile": False, "kind": "adamw", "seed": 0
+        "model": "resnet20", "pretrained": True, "lr": 2.0, "lr_drops": [3], "compile": False, "kind": "adamw",
+        "seed": 0,
     }  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""results.json → ticket, card, Hub: every number on a card is one that the run wrote down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from torch import nn
+
+from .errors import first_line
+from .hub.home import Layout
+from .hub.images import processor_config
+from .hub.remote import explained
+from .hub.ticket import Ticket
+from .mask import Mask
+from .runs import NAME
+from .store import write_atomic
+
+PROCESSOR = "preprocessor_config.json"
+# beside what the card says already, and what matters to a machine only
+_NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device", "deterministic", "compile"}
+
+
+def save_ticket(
+    directory: Path, model: nn.Module, mask: Mask, told: Mapping[str, Any], images: Mapping[str, Any], layout: Layout
+) -> dict[str, int]:
+    """Write the ticket of a run that found `told`, and its card; the bytes of each file, and of the dense tensors."""
+    base, revision = told["model"]["base"], told["model"]["revision"]
+    on_hub = base is not None and base.count("/") == 1  # else the address of a file, which stands among the settings
+    Ticket(
+        model.cpu(),
+        mask,
+        base=base if on_hub else None,
+        base_revision=revision if on_hub else None,
+        license=told["model"]["license"],
+        scorer=told["settings"]["scorer"],
+        settings=card_settings(told) | ({} if on_hub or base is None else {"weights_from": base}),
+        results=card_results(told),
+        command=told["command"],
+    ).save_pretrained(directory, layout=layout)
+    if hasattr(model, "config"):  # a transformers model does not say what images it takes; timm's records do
+        write_atomic(directory / PROCESSOR, (json.dumps(processor_config(images), indent=2) + "\n").encode())
+    sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.safetensors"))}
+    return sizes | {"dense": sum(t.numel() * t.element_size() for t in model.state_dict().values())}
+
+
+def push(directory: Path, repo: str, *, private: bool, layout: Layout) -> str:
+    """The ticket of a directory to the Hub, with results.json; the commit's address."""
+    beside = [path for name in (NAME, PROCESSOR) if (path := directory / name).is_file()]
+    return Ticket.from_pretrained(directory).push_to_hub(
+        repo, private=private or None, layout=layout, files={path.name: path.read_bytes() for path in beside}
+    )
+
+
+def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What made the ticket what it is: knobs that are off say nothing."""
+    knobs = told["settings"]
+    off = {"lr_drop_factor"} if knobs.get("lr_schedule") != "step" else set()
+    off |= {"distill_temperature"} if not knobs.get("distill") else set()
+    found = {
+        key: value
+        for key, value in knobs.items()
+        if key not in _NOT_ON_CARD | off and (value not in (None, [], "", "no", False) or key == "seed")
+    }
+    mask, cited = told["mask"], told["model"].get("citation")
+    found |= {"kept_whole": mask["whole"]} if mask.get("whole") else {}
+    found |= {"classes_without_a_weight": mask["silent_classes"]} if mask.get("silent_classes") else {}
+    return found | ({"backbone": cited} if cited else {})
+
+
+def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The card's numbers: each metric of the ticket, and of its dense twin."""
+    data, found = told["data"], told["results"]
+    note = f"{data['test']:,} images, last epoch, seed {told['settings']['seed']}"
+    return [
+        {
+            "dataset": data["dataset"],
+            "dataset_name": data["title"],
+            "split": data["split"],
+            "metric": metric,
+            "value": value,
+            "dense": found.get("dense", {}).get(metric),
+            "note": note,
+        }
+        for metric, value in found["ticket"].items()
+        if metric != "loss"
+    ]
+
+
+def check_repo(repo: str | None) -> None:
+    """Refuse what cannot be the name of a repo; without the network."""
+    if repo is None:
+        return
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ValueError(f"--push_to_hub {repo}: not owner/name ({first_line(error)})") from error
+    if repo.count("/") != 1:
+        raise ValueError(f"--push_to_hub {repo}: the name of a repo is owner/name")
+
+
+def check_login(repo: str) -> None:
+    """Ask the Hub who we are now, not after hours of training."""
+    if get_token() is None:
+        raise ValueError(f"--push_to_hub {repo}: nobody is logged in; run hf auth login, or set HF_TOKEN")
+    with explained(repo, None):
+        HfApi().whoami()
