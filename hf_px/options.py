@@ -24,6 +24,11 @@ def knob(default: Any, help: str, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
+def flag(default: bool | None, help: str) -> Any:
+    """A knob that is on where it is named, as `--keep_head`; `--keep_head false` is off, None is up to the recipe."""
+    return knob(default, help, nargs="?", const=True)
+
+
 def at_least(least: float, **values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= least:  # nan is not
@@ -86,7 +91,8 @@ def run(main: Callable[[], Any]) -> None:
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         # "(default: None)" teaches nothing: such a knob says in its own words what happens without it
-        return action.help if action.default in (None, [], False) else super()._get_help_string(action)
+        silent = action.default is None or action.default is False or action.default == []  # 0 is not: it is a value
+        return action.help if silent else super()._get_help_string(action)
 
 
 class _Parser(HfArgumentParser):

@@ -29,7 +29,7 @@ from hf_px.checkpoint import Checkpoints, load_, state_of
 from hf_px.forward import output_tensor
 from hf_px.hub.home import Layout
 from hf_px.job import Job
-from hf_px.options import at_least, fraction, knob, parse, positive, run
+from hf_px.options import at_least, flag, fraction, knob, parse, positive, run
 from hf_px.train import (
     OptimizerName,
     ScheduleName,
@@ -50,7 +50,7 @@ class Backbone:
         "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, a file"
     )
     architecture: str | None = knob(None, "of a weights file that does not say: a short name or a timm name")
-    pretrained: bool | None = knob(None, "take trained weights, or not (default: if the name says so)")
+    pretrained: bool | None = flag(None, "take trained weights, or with false random ones (default: as the name says)")
     revision: str | None = knob(None, "commit, branch or tag of a model on the Hub")
     num_classes: int | None = knob(None, "how many the data must have (default: as many as it has)")
 
@@ -91,7 +91,7 @@ class Pruning:
     norm: str | None = knob(None, "statistics of normalisation layers, for px: batch, running, released")
     min_per_layer: int = knob(0, "leave each layer so many weights")
     exclude: list[str] = knob([], "tensors to leave whole, and out of the count")
-    keep_head: bool | None = knob(
+    keep_head: bool | None = flag(
         None,
         "leave the last layer whole, and count it: path scores may leave a class without a weight. The paper prunes it "
         "(default: keep it, if that takes at most half of what stays)",
@@ -201,9 +201,8 @@ def train(
     )
     ema = ModelEmaV3(model, decay=knobs.ema_decay) if knobs.ema_decay else None
     trained = model if ema is None else ema.module
-    if knobs.compile:
-        model.compile()
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    # a wrapper, not model.compile(): what is evaluated, copied and saved is the model as it was
+    wrapped, optimizer = accelerator.prepare(torch.compile(model) if knobs.compile else model, optimizer)
     if mask is not None:
         hf_px.keep(wrapped, mask, optimizer, ema=ema)
     job.load_scaler_()  # float16's loss scale starts afresh with each model
@@ -271,6 +270,7 @@ def train(
     bar.close()
     job.run.results["history"][name] = history
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+    vars(model).pop("forward", None)  # accelerate puts the method back as an attribute, which hides the class's
     accelerator.free_memory()
     return trained
 
