@@ -66,20 +66,16 @@ Run = Callable[..., Path]
 
 
 @pytest.fixture
-def run(digits: Path, tmp_path: Path) -> Run:
+def run(digits: Path, vit: Path, tmp_path: Path) -> Run:
     """run(name, flags...): 6 steps of the ticket alone, unless the flags say otherwise; its directory."""
 
     def go(name: str, *flags: Any) -> Path:
         _reset()
         usual = {
-            "--data": digits, "--image_size": 8, "--sparsity": 0.8, "--rounds": 2, "--per_class": 2, "--epochs": 2,
-            "--batch_size": 32, "--lr": 0.05, "--dense": "skip",
+            "--data": digits, "--model": vit, "--sparsity": 0.8, "--rounds": 2, "--per_class": 2, "--epochs": 2,
+            "--batch_size": 32, "--lr": 0.05, "--dense": "skip", "--output_dir": tmp_path / name,
         }  # fmt: skip
-        if "--model" in flags and "--image_size" not in flags:
-            del usual["--image_size"]
-        main(
-            [*(str(w) for pair in usual.items() for w in pair), *map(str, flags), "--output_dir", str(tmp_path / name)]
-        )
+        main([str(word) for word in (*(word for pair in usual.items() for word in pair), *flags)])
         return tmp_path / name
 
     return go
@@ -152,13 +148,13 @@ def test_bf16(run: Run, trained: list[nn.Module], monkeypatch: pytest.MonkeyPatc
 
     run("last", "--mixed_precision", "bf16")
     assert "forward" not in vars(trained[-1])  # without an average it is the very model that accelerate had patched
-    x = torch.zeros(2, 3, 8, 8)
-    assert trained[-1](x).dtype == torch.float32
+    x = torch.rand(2, 3, 16, 16)
+    assert trained[-1](x).logits.dtype == torch.float32
     twin = copy.deepcopy(trained[-1])
     with torch.no_grad():
         for weight in trained[-1].parameters():
             weight.zero_()
-    assert twin(x).abs().max() > 0  # its forward is its own
+    assert twin(x).logits.abs().max() > 0  # its forward is its own
 
 
 def test_fp16_on_a_cpu_is_refused_for_accelerate_would_pass_over_it(run: Run) -> None:
@@ -167,8 +163,8 @@ def test_fp16_on_a_cpu_is_refused_for_accelerate_would_pass_over_it(run: Run) ->
 
 
 @pytest.mark.slow  # a minute in the compiler
-def test_compiled_is_the_same_up_to_rounding(run: Run, vit: Path, trained: list[nn.Module]) -> None:
-    flags = ["--model", vit, "--optimizer", "adamw", "--lr", 0.002, "--dense", "train", "--distill", 0.3]
+def test_compiled_is_the_same_up_to_rounding(run: Run, trained: list[nn.Module]) -> None:
+    flags = ["--optimizer", "adamw", "--lr", 0.002, "--dense", "train", "--distill", 0.3]
     eager, compiled = run("eager", *flags), run("compiled", *flags, "--compile")
     zeros_are_kept(compiled)
     assert distance(eager, compiled) < 1e-5
@@ -204,10 +200,10 @@ def per_step(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-def test_the_ticket_is_the_average_over_steps(run: Run, vit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ticket_is_the_average_over_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """θ̄ ← d θ̄ + (1 - d) θ after every step, from θ at the start."""
     steps = per_step(monkeypatch)
-    place = run("ema", "--model", vit, "--ema_decay", 0.7)
+    place = run("ema", "--ema_decay", 0.7)
     assert len(steps) == 7
     bits = hf_px.Ticket.from_pretrained(place).mask.bits
     for name, told in weights(place).items():
@@ -247,16 +243,16 @@ def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not same(some, run("hot", "--dense", "train", "--distill", 0.5, "--distill_temperature", 8))
 
 
-def test_label_smoothing_raises_the_loss_of_the_first_step_as_its_formula_says(run: Run, vit: Path) -> None:
+def test_label_smoothing_raises_the_loss_of_the_first_step_as_its_formula_says(run: Run) -> None:
     """(1 - ε) CE + ε/C Σ_c -log p_c: linear in ε, on the first and only step."""
     loss = {}
     for smooth in (0.0, 0.2, 0.4):
-        place = run(f"s{smooth}", "--model", vit, "--epochs", 1, "--batch_size", 96, "--label_smoothing", smooth)
+        place = run(f"s{smooth}", "--epochs", 1, "--batch_size", 96, "--label_smoothing", smooth)
         loss[smooth] = results(place)["history"]["ticket"][0]["train_loss"]
     assert loss[0.4] - loss[0.2] == pytest.approx(loss[0.2] - loss[0.0], abs=1e-5) != 0
 
 
-def test_the_gradient_is_clipped_after_all_parts_are_summed(run: Run, vit: Path, monkeypatch) -> None:
+def test_the_gradient_is_clipped_after_all_parts_are_summed(run: Run, monkeypatch) -> None:
     norms: list[float] = []
     real = recipe.make_optimizer
 
@@ -268,17 +264,17 @@ def test_the_gradient_is_clipped_after_all_parts_are_summed(run: Run, vit: Path,
         return optimizer
 
     monkeypatch.setattr(recipe, "make_optimizer", make)
-    run("free", "--model", vit, "--gradient_accumulation", 2)
+    run("free", "--gradient_accumulation", 2)
     free, norms[:] = list(norms), []
     bound = min(free) / 2
-    run("bound", "--model", vit, "--gradient_accumulation", 2, "--grad_clip", bound)
+    run("bound", "--gradient_accumulation", 2, "--grad_clip", bound)
     assert len(norms) == len(free) == 6  # one step for both parts
     assert norms == pytest.approx([bound] * 6, rel=1e-4)
 
 
-def test_accumulation_is_the_same_step_in_parts(run: Run, vit: Path) -> None:
-    one = run("one", "--model", vit)
-    four = run("four", "--model", vit, "--gradient_accumulation", 4)
+def test_accumulation_is_the_same_step_in_parts(run: Run) -> None:
+    one = run("one")
+    four = run("four", "--gradient_accumulation", 4)
     assert distance(one, four) < 1e-6 and not same(one, four)
 
 
@@ -303,7 +299,7 @@ def test_schedules_show_in_the_history(run: Run) -> None:
 # the dense twin
 
 
-def test_the_dense_twin_is_trained_once(run: Run, tmp_path: Path, digits: Path, vit: Path, capsys) -> None:
+def test_the_dense_twin_is_trained_once(run: Run, tmp_path: Path, digits: Path, capsys) -> None:
     cache = tmp_path / "cache" / "dense"
     quick = ["--dense", "train", "--epochs", 1]
     one = run("one", *quick)
@@ -315,14 +311,15 @@ def test_the_dense_twin_is_trained_once(run: Run, tmp_path: Path, digits: Path, 
         assert results(one)[part]["dense"] == results(other)[part]["dense"]
 
     small = small_digits(tmp_path / "fewer", train=80, test=31)
-    differing = [["--lr", 0.01], ["--seed", 1], ["--data", small], ["--model", vit], ["--weight_decay", 0]]
+    differing = [["--lr", 0.01], ["--seed", 1], ["--data", small]]
+    differing += [["--model", "resnet20", "--image_size", 8]]
     for i, flags in enumerate(differing):
         run(f"d{i}", *quick, *flags)
         assert "from the cache" not in capsys.readouterr().out, flags
         assert len(list(cache.iterdir())) == 2 + i
 
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"\xff" * 1000):
+    for damaged in (whole[: len(whole) // 2], b""):
         path.write_bytes(damaged)
         again = run("again", *quick, "--overwrite")
         told = capsys.readouterr()
@@ -388,13 +385,13 @@ def test_trackio_has_the_history_and_two_trackers_at_once(run: Run, monkeypatch:
         return found
 
     place = run("both", "--report_to", "tensorboard", "trackio")
-    assert rows("both") == rows_of_tensorboard(place) == rows_of_history(place)
+    assert rows("both") == rows_of_history(place)
+    assert rows_of_tensorboard(place) == rows_of_history(place)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         cut_after(patch, 1)
         run("cut", "--report_to", "trackio")
-    assert rows("cut").get("ticket/epoch", {}).keys() <= {1}
-    assert rows_of_history(run("cut", "--report_to", "trackio", "--resume")).items() >= {}.items()
-    assert set(rows("cut")["ticket/epoch"]) >= {2} and SQLiteStorage.get_runs("hf_px").count("cut") == 1
+    place = run("cut", "--report_to", "trackio", "--resume")
+    assert rows("cut") == rows_of_history(place) and SQLiteStorage.get_runs("hf_px").count("cut") == 1
 
 
 # what changes nothing, or only what it names
@@ -433,16 +430,16 @@ def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, caps
 
 
 @pytest.mark.parametrize("scorer", sorted(scorers))
-def test_every_method(scorer: str, run: Run, vit: Path) -> None:
-    place = run("run", "--model", vit, "--scorer", scorer, "--epochs", 1, "--sparsity", 0.6)
+def test_every_method(scorer: str, run: Run) -> None:
+    place = run("run", "--scorer", scorer, "--epochs", 1, "--sparsity", 0.6)
     told = results(place)
     assert told["mask"]["kept"] == round(0.4 * told["mask"]["total"]) and told["settings"]["scorer"] == scorer
     zeros_are_kept(place)
 
 
-def test_scopes_and_what_stays_whole(run: Run, vit: Path) -> None:
+def test_scopes_and_what_stays_whole(run: Run) -> None:
     def bits(name: str, *flags: Any) -> dict[str, torch.Tensor]:
-        place = run(name, "--model", vit, "--epochs", 1, "--sparsity", 0.5, "--scorer", "magnitude", *flags)
+        place = run(name, "--epochs", 1, "--sparsity", 0.5, "--scorer", "magnitude", *flags)
         zeros_are_kept(place)
         return dict(hf_px.Ticket.from_pretrained(place).mask.bits)
 
@@ -451,7 +448,7 @@ def test_scopes_and_what_stays_whole(run: Run, vit: Path) -> None:
     assert {float(b.float().mean()) for b in layer.values()} == {0.5}
     erk = bits("erk", "--scope", "erk", "--keep_head", "false")
     assert erk[head].float().mean() > erk[first].float().mean()  # the smaller a layer, the denser
-    pairs = bits("2of4", "--scope", "2:4", "--keep_head", "false")
+    pairs = bits("2of4", "--scope", "2:4", "--exclude", first, "--keep_head", "false")
     assert all((b.reshape(-1, 4).sum(1) == 2).all() for name, b in pairs.items() if b.dim() == 2)
     assert bits("kept", "--keep_head")[head].all()  # named is on
     assert not bits("free", "--keep_head", "false")[head].all()
@@ -459,8 +456,10 @@ def test_scopes_and_what_stays_whole(run: Run, vit: Path) -> None:
 
 
 def test_silent_classes(run: Run) -> None:
-    place = run("run", "--keep_head", "false", "--scorer", "random", "--sparsity", 0.995, "--epochs", 1)
-    head = hf_px.Ticket.from_pretrained(place).mask.bits["fc.weight"]
+    place = run(
+        "run", "--keep_head", "false", "--scorer", "random", "--sparsity", 0.97, "--min_per_layer", 4, "--epochs", 1
+    )
+    head = hf_px.Ticket.from_pretrained(place).mask.bits["classifier.weight"]
     silent = [f"digit {i}" for i in range(10) if not head[i].any()]
     assert results(place)["mask"]["silent_classes"] == silent != []
 
@@ -468,7 +467,7 @@ def test_silent_classes(run: Run) -> None:
 # models and data from here and there
 
 
-def test_models_from_disk(run: Run, vit: Path, tmp_path: Path) -> None:
+def test_models_from_disk(run: Run, tmp_path: Path) -> None:
     model = timm.create_model("test_resnet", num_classes=7)
     timm.models.save_for_hf(model, tmp_path / "timm", model_config={"num_classes": 7})
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
@@ -482,11 +481,11 @@ def test_models_from_disk(run: Run, vit: Path, tmp_path: Path) -> None:
         for name in bits:
             if name != "fc.weight":  # trained by next to nothing: still the weights that were on disk
                 torch.testing.assert_close(found[name], model.state_dict()[name] * bits[name], rtol=0, atol=1e-4)
-    place = run("vit", "--model", vit, *quick)
+    place = run("vit", *quick)
     assert results(place)["model"]["images"]["input_size"] == [3, 16, 16]  # the model's own
     assert json.loads((place / "preprocessor_config.json").read_text())["size"] == {"height": 16, "width": 16}
     with pytest.raises(ValueError, match=r"does not run on images of 3x8x8.*16"):
-        run("vit8", "--model", vit, "--image_size", 8)
+        run("vit8", "--image_size", 8)
 
 
 def test_data_from_disk_is_the_same_data(run: Run, digits: Path, tmp_path: Path) -> None:
@@ -527,13 +526,14 @@ def test_results_json_has_every_setting_and_is_json(run: Run, monkeypatch: pytes
     assert every - hf_px.job._FREE <= set(told["settings"])
 
 
-def test_help_tells_each_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_tells_each_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
     with pytest.raises(SystemExit):
         main(["--help"])
     told = " ".join(capsys.readouterr().out.split())
     for kind in (recipe.Backbone, recipe.Examples, recipe.Pruning, recipe.Training, recipe.Output):
         for name, field in kind.__dataclass_fields__.items():
-            said = told.split(f" --{name} ")[-1]
-            assert " ".join(field.metadata["help"].split()) in said
+            said = told.split(f" --{name} ")[-1].split(field.metadata["help"], 1)
+            assert len(said) == 2, name
             if isinstance(field.default, (int, float, str)) and field.default is not False:
-                assert f"(default: {field.default})" in said.split(" --")[0], name
+                assert said[1].startswith(f" (default: {field.default})"), name
