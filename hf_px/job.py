@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -41,7 +42,7 @@ from .options import settings_of
 from .prunable import prunable
 from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
-from .runs import NAME, Run, check_output, dense_path, load_dense, on_main, report, save_dense
+from .runs import NAME, TRACKED, Run, check_output, dense_path, load_dense, on_main, report, save_dense
 from .store import load_mask, save_mask, write_atomic
 from .train import Plan, evaluate
 
@@ -77,6 +78,8 @@ class Job:
         )
         if not self.accelerator.is_main_process:
             warnings.simplefilter("ignore")  # once is enough
+        if self.accelerator.mixed_precision == "fp16" and self.accelerator.device.type == "cpu":
+            raise ValueError("--mixed_precision fp16: accelerate passes over it on a CPU; take bf16 there, or no")
         settings = settings_of(backbone, examples, pruning, training, output)
         self.settings = {key: value for key, value in settings.items() if key not in _FREE}
         self.settings |= {"processes": self.accelerator.num_processes, "device": self.accelerator.device.type}
@@ -111,13 +114,6 @@ class Job:
 
     def _load(self) -> None:
         backbone, examples, accelerator = self._backbone, self._examples, self.accelerator
-        self._tracking = bool(self.output.report_to)
-        if self._tracking:
-            plain = {
-                key: value if isinstance(value, (int, float, str)) else str(value)
-                for key, value in self.settings.items()
-            }
-            accelerator.init_trackers("hf_px", config=plain)
         if self.training.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -180,6 +176,19 @@ class Job:
             },
         }  # fmt: skip
         self.run.begin(self.output.overwrite)
+        self._start_trackers()
+
+    def _start_trackers(self) -> None:
+        """After the run has begun: what it refuses leaves no files of theirs in its directory."""
+        if not self.output.report_to:
+            return
+        plain = {
+            key: value if isinstance(value, (int, float, str)) else str(value) for key, value in self.settings.items()
+        }
+        # a run goes by the name of its directory, and --resume goes on with it
+        named: dict[str, Any] = {"name": self.directory.name}
+        how = {"trackio": named | {"resume": "allow" if self.output.resume else "never"}, "wandb": named}
+        self.accelerator.init_trackers(TRACKED, config=plain, init_kwargs=how)
 
     @property
     def workers(self) -> int:
@@ -313,7 +322,9 @@ class Job:
         same = {key: value for key, value in same.items() if key not in settings_of(self.pruning)}
         path = dense_path(same, self.model, self.data.train.labels)
         twin = copy.deepcopy(self.model)
-        if on_main(self.accelerator, lambda: load_dense(path) is not None) and (found := load_dense(path)):
+        found = load_dense(path)
+        # each machine has a cache of its own: either all processes train, or none
+        if all(gather_object([found is not None])) and found is not None:
             weights, told = found
             twin.load_state_dict(weights)
             self.run.results["history"]["dense"] = told["history"]

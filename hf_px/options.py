@@ -24,6 +24,11 @@ def knob(default: Any, help: str, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
+def flag(default: bool | None, help: str) -> Any:
+    """A knob that is on where it is named, as `--keep_head`; `--keep_head false` is off, None is up to the recipe."""
+    return knob(default, help, nargs="?", const=True)
+
+
 def at_least(least: float, **values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= least:  # nan is not
@@ -55,8 +60,6 @@ def parse(kinds: Sequence[Any], description: str, argv: Sequence[str] | None = N
     )
     parser.add_argument("--config", metavar="FILE", help="a yaml file of these options; flags override it")
     for action in parser._actions:
-        if action.type is string_to_bool and action.nargs is None:  # a bool that may be None: the flag alone means yes
-            action.nargs, action.const = "?", True
         if not action.choices:
             action.metavar = action.metavar or ("BOOL" if action.type is string_to_bool else "X")
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -101,7 +104,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpF
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         # "(default: None)" teaches nothing: such a knob says in its own words what happens without it
-        silent = action.default is None or action.default is False or action.default == []
+        silent = action.default is None or action.default is False or action.default == []  # 0 is not: it is a value
         return action.help if silent else super()._get_help_string(action)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -28,6 +29,7 @@ from .errors import DisagreementError
 from .store import write_atomic
 
 NAME = "results.json"
+TRACKED = "hf_px"  # the project, and the folder where tensorboard keeps it
 T = TypeVar("T")
 
 
@@ -79,6 +81,7 @@ class Run:
             if overwrite:
                 (self.directory / NAME).unlink(missing_ok=True)
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
+                shutil.rmtree(self.directory / TRACKED, ignore_errors=True)
             self.directory.mkdir(parents=True, exist_ok=True)
         self.write()
 
@@ -193,7 +196,17 @@ def _read(directory: Path, kind: str) -> dict[str, Any] | None:
 
 
 def _write(directory: Path, results: Mapping[str, Any]) -> None:
-    write_atomic(directory / NAME, (json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(_plain(results), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomic(directory / NAME, (text + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no nan and no inf, which the loss of a pruned and untrained network may be: null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _same(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from hf_px.checkpoint import Checkpoints, load_, state_of
 from hf_px.forward import output_tensor
 from hf_px.hub.home import Layout
 from hf_px.job import Job
-from hf_px.options import at_least, fraction, knob, parse, positive, run
+from hf_px.options import at_least, flag, fraction, knob, parse, positive, run
 from hf_px.train import (
     OptimizerName,
     ScheduleName,
@@ -49,10 +49,12 @@ class Backbone:
     model: str = knob(
         "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, a file"
     )
-    architecture: str | None = knob(None, "of a weights file that does not say: a short name or a timm name")
-    pretrained: bool | None = knob(None, "take trained weights, or not (default: if the name says so)")
+    architecture: str | None = knob(
+        None, "what a weights file holds, which does not say so itself: a short name or a timm name"
+    )
+    pretrained: bool | None = flag(None, "take trained weights, or with false random ones (default: as the name says)")
     revision: str | None = knob(None, "commit, branch or tag of a model on the Hub")
-    num_classes: int | None = knob(None, "how many the data must have (default: as many as it has)")
+    num_classes: int | None = knob(None, "an error if the data has another number (default: as many as it has)")
 
     def __post_init__(self) -> None:
         at_least(1, num_classes=self.num_classes)
@@ -62,17 +64,21 @@ class Backbone:
 class Examples:
     _argument_group_name = "data"
     data: str = knob("digits", "digits, cifar10, cifar100, tiny-imagenet, imagenet-1k, org/name on the Hub, or a path")
-    data_config: str | None = knob(None, "of a Hub data set that has several")
+    data_config: str | None = knob(None, "which one, of a Hub data set that has several")
     data_revision: str | None = knob(None, "commit, branch or tag of a data set on the Hub")
-    train_split: str | None = knob(None, "(default: train)")
-    test_split: str | None = knob(None, "(default: test or validation)")
-    image_column: str | None = knob(None, "(default: image, img, or the only one that holds images)")
-    label_column: str | None = knob(None, "(default: label, labels, or the only one that holds classes)")
+    train_split: str | None = knob(None, "the split to prune and train on (default: train)")
+    test_split: str | None = knob(None, "the split to test on (default: test or validation)")
+    image_column: str | None = knob(
+        None, "where the images are (default: image, img, or the only column that holds images)"
+    )
+    label_column: str | None = knob(
+        None, "where the classes are (default: label, labels, or the only column that holds classes)"
+    )
     image_size: int | None = knob(
         None, "side of the images (default: the model's own; 16 for digits on 32-pixel models)"
     )
-    per_class: int = knob(10, "|D|: images of each class to prune by")
-    prune_batch_size: int = knob(100, "b: they go through the network in ceil(|D| |C| / b) batches")
+    per_class: int = knob(10, "images of each class to prune by: the paper's |D|")
+    prune_batch_size: int = knob(100, "so many of them go through the network at once")
     num_workers: int | None = knob(None, "processes that decode images (default: by the data and the cores)")
 
     def __post_init__(self) -> None:
@@ -85,13 +91,17 @@ class Pruning:
     _argument_group_name = "pruning"
     scorer: str = knob("px", "one of `hf-px scorers`")
     sparsity: float = knob(0.982, "the part of the weights to remove")
-    rounds: int | None = knob(None, "score and prune so often (default: the method's own)")
-    scope: str = knob("global", "who competes: global, layer, erk, or n:m")
+    rounds: int | None = knob(None, "score and prune so many times (default: the method's own, see `hf-px scorers`)")
+    scope: str = knob(
+        "global", "which weights compete: all (global), those of a layer (layer, erk), or m neighbours (n:m, as 2:4)"
+    )
     schedule: str = knob("exponential", "density by round: exponential, linear or one-shot")
-    norm: str | None = knob(None, "statistics of normalisation layers, for px: batch, running, released")
-    min_per_layer: int = knob(0, "leave each layer so many weights")
-    exclude: list[str] = knob([], "tensors to leave whole, and out of the count")
-    keep_head: bool | None = knob(
+    norm: str | None = knob(
+        None, "for px, whose statistics normalisation layers use: batch, running, released (default: batch)"
+    )
+    min_per_layer: int = knob(0, "leave each layer at least so many weights")
+    exclude: list[str] = knob([], "names of tensors to leave whole, and out of the count: conv.weight, say")
+    keep_head: bool | None = flag(
         None,
         "leave the last layer whole, and count it: path scores may leave a class without a weight. The paper prunes it "
         "(default: keep it, if that takes at most half of what stays)",
@@ -109,24 +119,24 @@ class Training:
     optimizer: OptimizerName = knob("sgd", "SGD with momentum, the same with Nesterov's, or AdamW")
     lr: float = knob(0.1, "learning rate")
     lr_schedule: ScheduleName = knob("cosine", "to 0 along a cosine, by steps at lr_drops, or constant")
-    lr_drops: list[float] = knob([], "epochs at which the learning rate is multiplied by lr_drop_factor")
-    lr_drop_factor: float = knob(0.1, "see lr_drops")
+    lr_drops: list[float] = knob([], "epochs at which the learning rate drops: 80 120, say")
+    lr_drop_factor: float = knob(0.1, "what each of lr_drops multiplies the learning rate by")
     warmup_epochs: float = knob(0.0, "the learning rate grows from 0 in that time")
     momentum: float = knob(0.9, "of SGD; the first beta of AdamW")
     weight_decay: float = knob(1e-4, "on every parameter, as in the paper")
     label_smoothing: float = knob(0.0, "share of the target that is spread over all classes")
     grad_clip: float | None = knob(None, "largest norm of the gradient (default: any)")
     gradient_accumulation: int = knob(1, "cut each batch into so many parts, if it does not fit")
-    mixed_precision: Literal["no", "fp16", "bf16"] | None = knob(None, "(default: what accelerate launch says)")
-    ema_decay: float | None = knob(None, "average the weights over steps, and keep the average: 0.999, say")
+    mixed_precision: Literal["no", "fp16", "bf16"] | None = knob(
+        None, "number format of the forward pass; weights stay float32 (default: what accelerate launch says)"
+    )
+    ema_decay: float | None = knob(None, "keep the average of the weights over steps, not the last ones: 0.999, say")
     distill: float = knob(0.0, "share of the ticket's loss that is the distance to the dense twin's answers")
-    distill_temperature: float = knob(2.0, "softens both answers")
+    distill_temperature: float = knob(2.0, "divides both answers' logits, for --distill")
     compile: bool = knob(False, "torch.compile: slow to start, then quicker")
     deterministic: bool = knob(False, "on GPUs: only operations that give the same bits each time")
-    dense: Literal["train", "skip"] = knob(
-        "train", "train the dense twin too, or take it from the cache; or do without"
-    )
-    seed: int = knob(0, "of random weights, the pruning set, the method and the batches")
+    dense: Literal["train", "skip"] = knob("train", "train the dense twin too, unless the cache has it; or do without")
+    seed: int = knob(0, "decides random weights, the pruning set, the method's draws and the batches")
 
     def __post_init__(self) -> None:
         at_least(1, epochs=self.epochs, batch_size=self.batch_size, gradient_accumulation=self.gradient_accumulation)
@@ -157,7 +167,7 @@ class Output:
     resume: bool = knob(False, "go on with the run that output_dir holds")
     overwrite: bool = knob(False, "start again, even if output_dir holds a run")
     checkpoint_steps: int | None = knob(None, "save all that a resume needs every so many steps (default: every epoch)")
-    keep_checkpoints: int = knob(2, "the newest ones")
+    keep_checkpoints: int = knob(2, "how many of the newest to keep")
     eval_epochs: int = knob(1, "test every so many epochs, and after the last")
     layout: Layout = knob("both", "files of the ticket: both, packed, dense (see the README)")
     report_to: list[str] = knob([], "trackers of accelerate's: tensorboard, trackio, wandb, ...")
@@ -201,9 +211,8 @@ def train(
     )
     ema = ModelEmaV3(model, decay=knobs.ema_decay) if knobs.ema_decay else None
     trained = model if ema is None else ema.module
-    if knobs.compile:
-        model.compile()
-    wrapped, optimizer = accelerator.prepare(model, optimizer)
+    # a wrapper, not model.compile(): what is evaluated, copied and saved is the model as it was
+    wrapped, optimizer = accelerator.prepare(torch.compile(model) if knobs.compile else model, optimizer)
     if mask is not None:
         hf_px.keep(wrapped, mask, optimizer, ema=ema)
     job.load_scaler_()  # float16's loss scale starts afresh with each model
@@ -271,6 +280,7 @@ def train(
     bar.close()
     job.run.results["history"][name] = history
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+    vars(model).pop("forward", None)  # accelerate puts the method back as an attribute, which hides the class's
     accelerator.free_memory()
     return trained
 

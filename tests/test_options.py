@@ -8,14 +8,14 @@ from typing import Literal
 
 import pytest
 
-from hf_px.options import at_least, fraction, knob, parse, positive, run, settings_of
+from hf_px.options import at_least, flag, fraction, knob, parse, positive, run, settings_of
 
 
 @dataclass
 class Net:
     _argument_group_name = "the network"
     model: str = knob("resnet20", "which")
-    pretrained: bool | None = knob(None, "trained weights")
+    pretrained: bool | None = flag(None, "trained weights")
 
 
 @dataclass
