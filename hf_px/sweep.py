@@ -1,4 +1,4 @@
-"""A sweep's directory: cells/<method>-<sparsity>-s<seed>, a run each; of those that are finished, CSV, table and figure.
+"""A sweep's directory: cells/<method>-<sparsity>-s<seed>, a run each; of those finished, CSV, table and figure.
 
 A cell's log is its lock: whoever runs it holds `flock` on the file that all its processes write to, and the kernel
 lets go of it when the last of them is gone. A sweep may die while its cell lives on, and never do two run one cell.
@@ -221,8 +221,8 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     lines = [
         f"# {title}",
         "",
-        f"Accuracy on the test set in %, {seeds}, by the part of the weights that was removed; the best of each column in "
-        f"bold{'; (n=…) where fewer seeds are done' if fewer else ''}.",
+        f"Accuracy on the test set in %, {seeds}, by the part of the weights that was removed; the best of each "
+        f"column in bold{'; (n=…) where fewer seeds are done' if fewer else ''}.",
         "",
         f"| {f'dense: {shown(dense)}' if dense else 'method'} | {' | '.join(map(percent, sparsities))} |",
         f"|---{'|---' * len(sparsities)}|",

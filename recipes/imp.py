@@ -94,7 +94,7 @@ def imp(job: Job) -> tuple[nn.Module, hf_px.Mask]:
     done, mask, model = newest(job)
     prune(job.model, rounds=rounds, done=(rounds, mask))  # nothing left to do, so it only refuses what it must
 
-    early = early_weights(job, first) if knobs.rewind == "weights" else None
+    early = early_weights(job, first, ahead=done == 0) if knobs.rewind == "weights" else None
     dense = job.dense_twin(train) if done == 0 or job.training.distill else None  # the training of round 0
     teacher = dense if job.training.distill else None
     for t in range(done, rounds):
@@ -116,14 +116,14 @@ def imp(job: Job) -> tuple[nn.Module, hf_px.Mask]:
     return ticket, mask
 
 
-def early_weights(job: Job, step: int) -> dict[str, Tensor]:
-    """θ after so many steps without a mask, which are the first steps of the dense twin too."""
+def early_weights(job: Job, step: int, ahead: bool) -> dict[str, Tensor]:
+    """θ after so many steps without a mask, which are the first of the dense twin too, if that is still ahead."""
     if step == 0:
         return job.model.state_dict()
     trained = train(job, "rewind", copy.deepcopy(job.model), stop=step)
     del job.run.results["history"]["rewind"]
     found, dense = (Checkpoints(job.run.checkpoints, name).newest() for name in ("rewind", "dense"))
-    if found and not dense and job.accelerator.is_main_process:  # so that the twin need not do them again
+    if ahead and found and not dense and job.accelerator.is_main_process:  # so that the twin need not do them again
         Checkpoints(job.run.checkpoints, "dense").save(*found)
     job.accelerator.wait_for_everyone()
     return {name: tensor.detach().cpu().clone() for name, tensor in trained.state_dict().items()}
@@ -137,14 +137,20 @@ def with_weights(job: Job, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def save(job: Job, t: int, mask: hf_px.Mask, model: nn.Module) -> None:
-    """All that comes after the t-th pruning needs; checkpoints of the training before it have done their work."""
+    """All that comes after the t-th pruning needs."""
     if job.accelerator.is_main_process:
         job.run.write()
         tensors = {f"mask.{name}": bits for name, bits in mask.bits.items()}
         tensors |= {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         Checkpoints(job.run.checkpoints, "pruned", keep=1).save(t, tensors, {})
-        Checkpoints(job.run.checkpoints, f"round-{t - 1}" if t > 1 else "dense").remove()
+    clear(job, t)
     job.accelerator.wait_for_everyone()
+
+
+def clear(job: Job, t: int) -> None:
+    """The checkpoints of the training before the t-th pruning have done their work."""
+    if job.accelerator.is_main_process:
+        Checkpoints(job.run.checkpoints, f"round-{t - 1}" if t > 1 else "dense").remove()
 
 
 def newest(job: Job) -> tuple[int, hf_px.Mask, nn.Module]:
@@ -153,6 +159,7 @@ def newest(job: Job) -> tuple[int, hf_px.Mask, nn.Module]:
     if found is None:
         return 0, hf_px.Mask.ones(prunable(job.model, job.pruning.exclude)), copy.deepcopy(job.model)
     job.say(f"pruning: goes on after round {found.step} of {job.pruning.rounds}")
+    clear(job, found.step)  # it may have been killed just before
     parts: dict[str, dict[str, Tensor]] = {"mask": {}, "model": {}}
     for name, tensor in found.tensors.items():
         kind, _, rest = name.partition(".")
