@@ -155,16 +155,18 @@ def clear(job: Job, t: int) -> None:
 
 def newest(job: Job) -> tuple[int, hf_px.Mask, nn.Module]:
     """(prunings done, mask, model to train next), as `save` left them."""
+    weights = prunable(job.model, job.pruning.exclude)
     found = Checkpoints(job.run.checkpoints, "pruned").newest()
     if found is None:
-        return 0, hf_px.Mask.ones(prunable(job.model, job.pruning.exclude)), copy.deepcopy(job.model)
+        return 0, hf_px.Mask.ones(weights), copy.deepcopy(job.model)
     job.say(f"pruning: goes on after round {found.step} of {job.pruning.rounds}")
     clear(job, found.step)  # it may have been killed just before
     parts: dict[str, dict[str, Tensor]] = {"mask": {}, "model": {}}
     for name, tensor in found.tensors.items():
         kind, _, rest = name.partition(".")
         parts[kind][rest] = tensor
-    return found.step, hf_px.Mask(parts["mask"]), with_weights(job, parts["model"])
+    bits = {name: parts["mask"][name] for name in weights}  # in the model's order, which the card shows
+    return found.step, hf_px.Mask(bits), with_weights(job, parts["model"])
 
 
 def note(job: Job, t: int, name: str, mask: hf_px.Mask) -> None:
