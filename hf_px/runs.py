@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from . import __version__
-from .store import write_atomic
+from .store import left_over, write_atomic
 
 NAME = "results.json"
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class Run:
     ) -> dict[str, Any]:
         """The results so far of the run that this directory is for; an error if it holds another."""
         found = _read(directory, kind)
+        for path in [path for path in directory.glob(".*") if left_over(path.name)]:
+            path.unlink()  # of a run that was killed
         if found is not None and not overwrite:
             differing = [
                 key for key in {**settings, **found["settings"]} if not _same(key, found["settings"], settings)
@@ -96,7 +98,8 @@ def check_output(directory: Path, kind: str) -> None:
     """Refuse a directory that cannot be written to, or holds things that are not ours, before any work."""
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output_dir {directory} is a file; name a directory")
-    if directory.is_dir() and any(directory.iterdir()) and _read(directory, kind) is None:
+    held = [path for path in directory.iterdir() if not left_over(path.name)] if directory.is_dir() else []
+    if held and _read(directory, kind) is None:
         raise ValueError(f"output_dir {directory} holds other files, and no run of {kind}; name another directory")
     there = directory.absolute()
     while not there.exists():

@@ -11,7 +11,6 @@ import importlib.util
 import io
 import json
 import math
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from .runs import NAME, check_output
-from .store import write_atomic
+from .store import left_over, write_atomic
 
 CSV, TABLE, FIGURE = "results.csv", "table.md", "accuracy"
 _OWN = {"cells", "logs", CSV, TABLE, f"{FIGURE}.svg", f"{FIGURE}.png"}
+_OF_A_CELL = {"scorer", "sparsity", "seed", "rounds"}
 COLUMNS = (
     "model", "data", "method", "sparsity", "true_sparsity", "seed", "dense_accuracy", "pruned_accuracy",
     "ticket_accuracy", "dense_top_5_accuracy", "pruned_top_5_accuracy", "ticket_top_5_accuracy", "kept", "total",
@@ -62,20 +62,22 @@ class Sweep:
 
     # what is there
 
-    def check(self, cells: Iterable[Cell], settings: Callable[[Cell], Mapping[str, Any]]) -> None:
+    def check(self, cells: Sequence[Cell], settings: Callable[[Cell], Mapping[str, Any]]) -> None:
         """Refuse, before any work, a directory of somebody else's and cells that were run with other settings."""
         if self.directory.exists() and not self.directory.is_dir():
             raise ValueError(f"--output_dir {self.directory} is a file; name a directory")
         names = sorted(path.name for path in self.directory.iterdir()) if self.directory.is_dir() else []
         for name in names:
-            if name not in _OWN and not _left_over(name):
+            if name not in _OWN and not left_over(name):
                 raise ValueError(f"--output_dir {self.directory} holds {name}, which no sweep wrote; name another one")
+        asked = {cell: settings(cell) for cell in cells}
         for cell in dict.fromkeys([*cells, *self.found()]):
-            now = settings(cell)
-            if all(_left_over(path.name) for path in self._entries(cell)):
+            if all(left_over(path.name) for path in self._entries(cell)):
                 continue
             check_output(self.path(cell), cell.kind)
             was = self.told(cell)["settings"]
+            # one of an earlier sweep stands in the same table: all but what makes a cell must be the same
+            now = asked.get(cell) or {key: value for key, value in asked[cells[0]].items() if key not in _OF_A_CELL}
             for key, value in was.items():
                 if now.get(key) is not None and json.loads(json.dumps(now[key])) != value:
                     raise ValueError(
@@ -128,7 +130,7 @@ class Sweep:
                 return None
             if not told:
                 for path in self._entries(cell):  # killed while it wrote its first file
-                    if _left_over(path.name):
+                    if left_over(path.name):
                         path.unlink()
             words = [*command, *(["--resume"] if told else [])]
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -307,8 +309,3 @@ def _lock(file: Any) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _left_over(name: str) -> bool:
-    """What write_atomic leaves where it is killed in the midst of it."""
-    return re.fullmatch(r"\..+\.\d+\.tmp", name) is not None
