@@ -41,12 +41,12 @@ class Place:
 
     def __init__(self, folder: Path, recipe: ModuleType) -> None:
         self.folder, self.recipe, self.sweep = folder, recipe, Sweep(folder / "out")
-        (folder / "digits").mkdir()
-        small_digits(folder / "digits", train=96)
+        (folder / "small").mkdir()  # not "digits", which names the whole set
+        small_digits(folder / "small", train=96)
 
     def words(self, *flags: Any, seeds: tuple[int, ...] = (0, 1), epochs: int = 2) -> list[str]:
         words = ["--methods", "magnitude", "imp", "--sparsities", 0.8, "--seeds", *seeds, "--output_dir", "out", *flags]
-        words += ["--", "--data", "digits", "--image_size", 8, "--epochs", epochs, "--batch_size", 32, "--lr", 0.05]
+        words += ["--", "--data", "small", "--image_size", 8, "--epochs", epochs, "--batch_size", 32, "--lr", 0.05]
         return [*map(str, words), "--rewind", "lr", "--rounds", "1", "--checkpoint_steps", "1"]  # --rewind: imp's alone
 
     def run(self, *words: str) -> int:
@@ -151,7 +151,7 @@ def test_the_csv_holds_what_each_run_has_told(place: Place, done: dict[Path, Any
         for stage in ("dense", "pruned", "ticket"):
             assert float(row[f"{stage}_accuracy"]) == told["results"][stage]["accuracy"]
             assert float(row[f"{stage}_top_5_accuracy"]) == told["results"][stage]["top_5_accuracy"]
-        assert (row["model"], row["data"], float(row["sparsity"])) == ("resnet20", "digits", 0.8)
+        assert (row["model"], row["data"], float(row["sparsity"])) == ("resnet20", "small", 0.8)
         assert float(row["true_sparsity"]) == 1 - int(row["kept"]) / int(row["total"])
         assert int(row["kept"]) == round(0.2 * int(row["total"])) and row["mask_digest"] == told["mask"]["digest"]
         assert int(row["bytes"]) == (place.sweep.path(cell) / "ticket.safetensors").stat().st_size
