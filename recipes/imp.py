@@ -105,6 +105,7 @@ def imp(job: Job) -> tuple[nn.Module, hf_px.Mask]:
                 trained = train(job, f"round-{t}", model, mask, teacher, start=first)
         note(job, t, "dense" if t == 0 else f"round-{t}", mask)
         mask = prune(trained, rounds=t + 1, done=(t, mask))  # of those left; what is gone stays gone
+        mask = hf_px.Mask({name: bits.cpu() for name, bits in mask.bits.items()})
         model = mask.apply_(with_weights(job, trained.state_dict() if early is None else early))
         save(job, t + 1, mask, model)
 
