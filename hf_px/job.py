@@ -100,7 +100,8 @@ class Job:
         return bool(self.run.results["finished"])
 
     def _check_pruning(self) -> None:
-        record = scorers[self.pruning.scorer]
+        # IMP is no scorer: it is magnitude with training between the rounds
+        record = scorers["magnitude" if self.kind == "imp" else self.pruning.scorer]
         scope = named_scope(self.pruning.scope)
         checked_sparsity(self.pruning.sparsity, scope)
         scope.check({}, 1 - self.pruning.sparsity)
@@ -263,7 +264,7 @@ class Job:
             batches = pruning_batches(
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
-        head = self._whole_head()
+        head = self.whole_head()
         together = isinstance(
             named_scope(knobs.scope), Global
         )  # other scopes give each layer a share: the head has none
@@ -286,6 +287,11 @@ class Job:
                 on_round=save,
                 **norm_option(record, knobs.norm),
             )
+        self.note_mask(mask, head)
+        return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
+
+    def note_mask(self, mask: Mask, head: list[str]) -> None:
+        """Write down what the ticket keeps; a warning where that is nothing for some class."""
         self.run.results["mask"] = {
             "digest": mask.digest(),
             "kept": mask.kept,
@@ -300,9 +306,8 @@ class Job:
                 f"{len(self.data.classes)} classes ({', '.join(silent[:10])}): the ticket cannot learn them; "
                 "--keep_head leaves the head whole"
             )
-        return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
 
-    def _whole_head(self) -> list[str]:
+    def whole_head(self) -> list[str]:
         """Tensors of the head, if they are to stay whole."""
         weights = prunable(self.model, self.pruning.exclude)
         head = [name for name in head_of(self.model) if name in weights]
@@ -376,14 +381,14 @@ class Job:
 
     # what comes out
 
-    def save_ticket(self, model: nn.Module, mask: Mask) -> None:
-        """results.json first, the card from it, then the mark that all is done."""
+    def save_ticket(self, model: nn.Module, mask: Mask, **notes: str) -> None:
+        """results.json first, the card from it and from `notes`, then the mark that all is done."""
         told = self.run.results
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             on_hub = self.loaded.base is not None and self.loaded.base.count("/") == 1
-            knobs = {key: value for key, value in self.settings.items() if value not in (None, [], "")}
+            knobs = {key: value for key, value in {**self.settings, **notes}.items() if value not in (None, [], "")}
             Ticket(
                 model.cpu(),
                 mask,

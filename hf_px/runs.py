@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from . import __version__
 from .errors import DisagreementError
-from .store import write_atomic
+from .store import left_over, write_atomic
 
 NAME = "results.json"
 TRACKED = "hf_px"  # the project, and the folder where tensorboard keeps it
@@ -83,6 +83,8 @@ class Run:
                 shutil.rmtree(self.checkpoints, ignore_errors=True)
                 shutil.rmtree(self.directory / TRACKED, ignore_errors=True)
             self.directory.mkdir(parents=True, exist_ok=True)
+            for path in [path for path in self.directory.glob(".*") if left_over(path.name)]:
+                path.unlink()  # of a run that was killed
         self.write()
 
     @property
@@ -105,7 +107,8 @@ def check_output(directory: Path, kind: str) -> None:
     """Refuse a directory that cannot be written to, or holds things that are not ours, before any work."""
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output_dir {directory} is a file; name a directory")
-    if directory.is_dir() and any(directory.iterdir()) and _read(directory, kind) is None:
+    held = [path for path in directory.iterdir() if not left_over(path.name)] if directory.is_dir() else []
+    if held and _read(directory, kind) is None:
         raise ValueError(f"output_dir {directory} holds other files, and no run of {kind}; name another directory")
     there = directory.absolute()
     while not there.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -70,3 +71,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) ->
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def left_over(name: str) -> bool:
+    """Is it a file that write_atomic leaves where it is killed in the midst of it?"""
+    return re.fullmatch(r"\..+\.\d+\.tmp", name) is not None

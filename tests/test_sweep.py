@@ -1,0 +1,306 @@
+"""recipes/sweep.py, launched as a user does: killed, run again, with a cell that fails; its CSV, table and figure."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from launching import REPO, environment, exists, results, small_digits
+from PIL import Image
+
+from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
+
+RECIPE = REPO / "recipes" / "sweep.py"
+GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "imp")]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    sys.path.insert(0, str(RECIPE.parent))
+    spec = importlib.util.spec_from_file_location("recipe_sweep", RECIPE)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+class Place:
+    """A directory to sweep in, with its own data and cache."""
+
+    def __init__(self, folder: Path, recipe: ModuleType) -> None:
+        self.folder, self.recipe, self.sweep = folder, recipe, Sweep(folder / "out")
+        (folder / "small").mkdir()  # not "digits", which names the whole set
+        small_digits(folder / "small", train=96)
+
+    def words(self, *flags: Any, seeds: tuple[int, ...] = (0, 1), epochs: int = 2) -> list[str]:
+        words = ["--methods", "magnitude", "imp", "--sparsities", 0.8, "--seeds", *seeds, "--output_dir", "out", *flags]
+        words += ["--", "--data", "small", "--image_size", 8, "--epochs", epochs, "--batch_size", 32, "--lr", 0.05]
+        return [*map(str, words), "--rewind", "lr", "--rounds", "1", "--checkpoint_steps", "1"]  # --rewind: imp's alone
+
+    def run(self, *words: str) -> int:
+        """In this process, which has imported what it takes; the cells are processes of their own all the same."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            for name, value in environment(self.folder).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["sweep.py", *words])
+            return self.recipe.main()
+
+
+@pytest.fixture(scope="module")
+def place(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("sweep"), recipe)
+
+
+@pytest.fixture(scope="module")
+def killed(place: Place) -> Iterator[subprocess.Popen[bytes]]:
+    """A sweep that was killed in its second cell, which lives on: it has stopped at a breath, and goes when told."""
+    words = [sys.executable, str(RECIPE), *place.words()]
+    with open(place.folder / "sweep.log", "wb") as log:
+        run = subprocess.Popen(
+            words, cwd=place.folder, env=environment(place.folder), stdout=log, stderr=log, start_new_session=True
+        )
+    begun = exists(place.sweep.path(GRID[1]) / "checkpoints", "ticket-*")
+    _until(lambda: begun() or run.poll() is not None)
+    for pid in _cell_processes(GRID[1]):
+        os.kill(pid, signal.SIGSTOP)  # or it would be done before we have looked
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert begun(), (place.folder / "sweep.log").read_text()[-3000:]
+    yield run
+    _end(place, GRID[1])
+
+
+def test_a_cell_that_outlives_its_sweep_is_left_alone(
+    place: Place, killed: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third, fourth = GRID
+    assert place.run(*place.words("--dry_run")) == 0
+    said = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert said[first.name].startswith("finished, accuracy ") and said[second.name] == "running"
+    assert said[third.name] == said[fourth.name] == "to do"
+    assert place.sweep.start(second, ["false"]) is None  # never two processes on one cell
+
+    rows = list(csv.DictReader((place.folder / "out" / "results.csv").open()))  # written when the first was done
+    assert [(row["method"], row["seed"]) for row in rows] == [("magnitude", "0")]
+    _end(place, second)  # now it is killed too
+    assert place.sweep.state(second) == "unfinished"
+
+
+@pytest.fixture(scope="module")
+def failed(place: Place, killed: subprocess.Popen[bytes]) -> tuple[int, dict[Path, tuple[int, int]], str]:
+    """(exit code, files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
+    import contextlib
+    import io
+
+    _end(place, GRID[1])
+    before = _files(place.sweep.path(GRID[0]))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        words = place.words(seeds=(1,))
+        words[1:5] = ["magnitude", "--sparsities", "0.9999", "0.8"]
+        words = [word for word in words if word not in ("--rewind", "lr")]
+        code = place.run(*words)
+    return code, before, said.getvalue()
+
+
+def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple[int, Any, str]) -> None:
+    code, _, said = failed
+    assert code == 1
+    assert "magnitude-0.9999-s1 failed" in said and "no path from input to output is left" in said
+    assert "1 of 2 cells failed" in said
+    assert place.sweep.finished(GRID[2]) and not place.sweep.finished(Cell("magnitude", 0.9999, 1))
+
+
+@pytest.fixture(scope="module")
+def done(place: Place, failed: tuple[int, dict[Path, tuple[int, int]], str]) -> dict[Path, tuple[int, int]]:
+    """The first command again, to the end; files of the cells that had been finished before."""
+    assert failed
+    before = failed[1] | _files(place.sweep.path(GRID[2]))
+    assert place.run(*place.words()) == 0
+    return before
+
+
+def test_what_was_begun_goes_on_and_what_was_finished_is_left_alone(place: Place, done: dict[Path, Any]) -> None:
+    assert all(place.sweep.finished(cell) for cell in GRID)
+    assert done == _files(place.sweep.path(GRID[0])) | _files(place.sweep.path(GRID[2]))
+    assert re.search(r"ticket: goes on after step \d+ of 6", place.sweep.log(GRID[1]).read_text())
+    assert "dense twin: from the cache" in place.sweep.log(GRID[3]).read_text()  # the cells of a seed share it
+    assert results(place.sweep.path(GRID[1]))["settings"]["rewind"] == "lr"
+    now = _files(place.folder / "out" / "cells")
+    assert place.run(*place.words()) == 0  # nothing left to do
+    assert now == _files(place.folder / "out" / "cells")
+
+
+def test_the_csv_holds_what_each_run_has_told(place: Place, done: dict[Path, Any]) -> None:
+    rows = {(r["method"], int(r["seed"])): r for r in csv.DictReader((place.folder / "out" / "results.csv").open())}
+    assert set(rows) == {(cell.method, cell.seed) for cell in GRID}
+    for cell in GRID:
+        told, row = results(place.sweep.path(cell)), rows[cell.method, cell.seed]
+        for stage in ("dense", "pruned", "ticket"):
+            assert float(row[f"{stage}_accuracy"]) == told["results"][stage]["accuracy"]
+            assert float(row[f"{stage}_top_5_accuracy"]) == told["results"][stage]["top_5_accuracy"]
+        assert (row["model"], row["data"], float(row["sparsity"])) == ("resnet20", "small", 0.8)
+        assert float(row["true_sparsity"]) == 1 - int(row["kept"]) / int(row["total"])
+        assert int(row["kept"]) == round(0.2 * int(row["total"])) and row["mask_digest"] == told["mask"]["digest"]
+        assert int(row["bytes"]) == (place.sweep.path(cell) / "ticket.safetensors").stat().st_size
+        assert float(row["seconds"]) > 0
+
+
+def test_the_table_is_mean_and_deviation_of_the_csv(place: Place, done: dict[Path, Any]) -> None:
+    text = (place.folder / "out" / "table.md").read_text()
+    told = {cell: 100 * results(place.sweep.path(cell))["results"]["ticket"]["accuracy"] for cell in GRID}
+    for method in ("magnitude", "imp"):
+        values = [value for cell, value in told.items() if cell.method == method]
+        assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in _line(text, method)
+    for kind in ("svg", "png"):
+        assert (place.folder / "out" / f"accuracy.{kind}").stat().st_size > 1000
+    with Image.open(place.folder / "out" / "accuracy.png") as picture:
+        assert picture.width > 800
+
+
+def test_other_settings_are_an_error_before_any_work(place: Place, done: dict[Path, Any]) -> None:
+    before = _files(place.folder / "out")
+    with pytest.raises(ValueError, match=r"magnitude-0\.8-s0 was run with other settings: epochs was 2, now 3"):
+        place.run(*place.words(epochs=3))
+    assert before == _files(place.folder / "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--methods", "pxx"], "did you mean px"),
+        (["--sparsities", "98.2"], "did you mean 0.982?"),
+        (["--sparsities", "1"], "outside [0, 1)"),
+        (["--seeds"], "--seeds: there is none"),
+        (["--seeds", "-1"], "--seeds -1 is too small"),
+        (["--processes", "0"], "--processes 0 is too small"),
+        (["--", "--seed", "3"], "use --seeds"),
+        (["--", "--lr", "-1"], "--lr -1: it must be positive"),
+        (["--", "--model", "resnet21"], "resnet20"),
+        (["--methods", "imp", "--", "--dense", "skip"], "the first round trains the dense model"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+    ],
+)
+def test_bad_input(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--output_dir", "out", *words])
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        recipe.main()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_flag_that_no_recipe_here_knows(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--methods", "px", "--", "--rewind", "lr"])  # imp's, and no imp here
+    with pytest.raises(SystemExit):
+        recipe.main()
+    assert "unrecognized arguments: --rewind" in capsys.readouterr().err
+
+
+def test_a_directory_with_other_files_is_refused(recipe: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ValueError, match=r"holds thesis\.tex, which no sweep wrote"):
+        Sweep(tmp_path).check([], lambda cell: {})
+
+
+def test_matplotlib_is_asked_for_before_any_work(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--output_dir", str(tmp_path / "out")])
+    with pytest.raises(ValueError, match=r"pip install 'hf-px\[recipes\]'"):
+        recipe.main()
+
+
+def made_up(seeds: int = 3) -> list[dict[str, Any]]:
+    """Numbers, not runs: for the table's and the figure's form."""
+    draw = np.random.default_rng(0)
+    return [
+        {"method": method, "sparsity": s, "seed": seed, "ticket_accuracy": draw.random(), "dense_accuracy": 0.9}
+        for method in ("px", "snip")
+        for s in (0.36, 0.982)
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def test_table_form() -> None:
+    rows = made_up()
+    text = as_table(rows[:-1], "net on data")  # snip at 98.2 % lacks a seed
+    assert "| dense: 90.00 ± 0.00 | 36 % | 98.2 % |" in text and "over 3 seeds" in text
+    assert _line(text, "snip").endswith("(n=2) |")
+    for column, s in ((1, 0.36), (2, 0.982)):
+        means = {m: np.mean([r["ticket_accuracy"] for r in rows[:-1] if (r["method"], r["sparsity"]) == (m, s)])
+                 for m in ("px", "snip")}  # fmt: skip
+        for method, value in means.items():
+            assert ("**" in _line(text, method).split("|")[column + 1]) == (value == max(means.values()))
+    assert "±" not in as_table(made_up(1), "net on data")
+
+
+def test_a_cell_without_a_dense_twin() -> None:
+    rows = [row | {"dense_accuracy": ""} for row in made_up()]
+    assert "| method | 36 % |" in as_table(rows, "net on data")
+    assert ">dense<" not in as_figure(rows, "net on data", "svg").decode()
+
+
+def test_the_same_results_give_the_same_figure() -> None:
+    svg = as_figure(made_up(), "net on data", "svg")
+    assert svg == as_figure(made_up(), "net on data", "svg")
+    for word in ("px", "snip", "dense", "36 %", "98.2 %"):
+        assert f">{word}<" in svg.decode()
+
+
+def test_csv_quotes_what_needs_it() -> None:
+    row = dict.fromkeys(as_csv([]).strip().split(","), "a,b")
+    assert next(csv.DictReader(as_csv([row]).splitlines())) == row
+
+
+def _line(table: str, method: str) -> str:
+    return next(line for line in table.splitlines() if line.startswith(f"| {method} |"))
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """{file: (inode, time of the last change)}"""
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+def _until(met: Callable[[], bool], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _cell_processes(cell: Cell) -> list[int]:
+    """Those that a cell of this test's has started, by the output directory in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if f"out/cells/{cell.name}" in words and str(RECIPE.parent / f"{cell.kind}.py") in words:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _end(place: Place, cell: Cell) -> None:
+    for pid in _cell_processes(cell):
+        os.kill(pid, signal.SIGKILL)
+    _until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
