@@ -6,10 +6,7 @@ What can be refused without the network is refused first, then what can be refus
 from __future__ import annotations
 
 import copy
-import json
 import os
-import shlex
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +17,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -33,20 +27,19 @@ from .errors import first_line
 from .forward import output_tensor
 from .head import head_of, silent_classes
 from .hub.backbones import check_name, load
-from .hub.images import processor_config
-from .hub.remote import explained
-from .hub.ticket import Ticket
 from .mask import Mask
 from .metrics import classification_metrics
 from .options import settings_of
 from .prunable import prunable
+from .publish import check_login, check_repo, command, push, save_ticket
 from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
-from .runs import NAME, TRACKED, Run, check_output, dense_path, load_dense, on_main, report, save_dense
-from .store import load_mask, save_mask, write_atomic
+from .runs import Run, agreed, check_output, on_main, report
+from .store import load_mask, save_mask
+from .trackers import check_trackers, start_trackers
 from .train import Plan, evaluate
+from .twin import dense_path, load_dense, save_dense
 
-PROCESSOR = "preprocessor_config.json"
 # they do not change what comes out
 _FREE = {
     "output_dir", "resume", "overwrite", "checkpoint_steps", "keep_checkpoints", "report_to", "push_to_hub", "private",
@@ -65,8 +58,8 @@ class Job:
         check_name(backbone.model, pretrained=backbone.pretrained, architecture=backbone.architecture)
         check_source(examples.data)
         self._check_pruning()
-        _check_trackers(output.report_to)
-        _check_repo(output.push_to_hub)
+        check_trackers(output.report_to)
+        check_repo(output.push_to_hub)
         self.directory = Path(output.output_dir or self._usual_directory()).expanduser()
         check_output(self.directory, kind)
 
@@ -91,7 +84,7 @@ class Job:
         self.run = Run(self.directory, results, writes=self.accelerator.is_main_process)
         self.run.results.setdefault("command", command(self.accelerator.num_processes))
         if output.push_to_hub:  # asked now, not after hours of training
-            on_main(self.accelerator, lambda: _check_login(output.push_to_hub))
+            on_main(self.accelerator, lambda: check_login(output.push_to_hub))
         if not self.finished:
             self._load()
 
@@ -172,24 +165,13 @@ class Job:
             },
             "model": {
                 "base": self.loaded.base, "revision": self.loaded.revision, "license": self.loaded.license,
-                "trained": self.loaded.trained, "new_head": list(self.loaded.new_head),
+                "trained": self.loaded.trained, "citation": self.loaded.citation,
+                "new_head": list(self.loaded.new_head),
                 "images": {key: self.images[key] for key in ("input_size", "mean", "std")},
             },
         }  # fmt: skip
         self.run.begin(self.output.overwrite)
-        self._start_trackers()
-
-    def _start_trackers(self) -> None:
-        """After the run has begun: what it refuses leaves no files of theirs in its directory."""
-        if not self.output.report_to:
-            return
-        plain = {
-            key: value if isinstance(value, (int, float, str)) else str(value) for key, value in self.settings.items()
-        }
-        # a run goes by the name of its directory, and --resume goes on with it
-        named: dict[str, Any] = {"name": self.directory.name}
-        how = {"trackio": named | {"resume": "allow" if self.output.resume else "never"}, "wandb": named}
-        self.accelerator.init_trackers(TRACKED, config=plain, init_kwargs=how)
+        start_trackers(accelerator, self.output.report_to, self.settings, self.directory.name, self.output.resume)
 
     @property
     def workers(self) -> int:
@@ -251,6 +233,8 @@ class Job:
         if path.is_file():
             found, notes = load_mask(path)
             done = int(notes["round"]), found
+        agreed(self.accelerator, "the last round", done and done[0])
+        if done is not None:
             self.say(f"pruning: goes on after round {done[0]} of {knobs.rounds}")
 
         def save(t: int, mask: Mask) -> None:
@@ -265,9 +249,8 @@ class Job:
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
         head = self.whole_head()
-        together = isinstance(
-            named_scope(knobs.scope), Global
-        )  # other scopes give each layer a share: the head has none
+        # other scopes give each layer a share of its own, and the head has none
+        together = isinstance(named_scope(knobs.scope), Global)
         with self.timed("pruning"):
             mask = prune(
                 self.model,
@@ -384,42 +367,17 @@ class Job:
     def save_ticket(self, model: nn.Module, mask: Mask, **notes: str) -> None:
         """results.json first, the card from it and from `notes`, then the mark that all is done."""
         told = self.run.results
+        told |= {"notes": notes} if notes else {}
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            on_hub = self.loaded.base is not None and self.loaded.base.count("/") == 1
-            knobs = {key: value for key, value in {**self.settings, **notes}.items() if value not in (None, [], "")}
-            Ticket(
-                model.cpu(),
-                mask,
-                base=self.loaded.base if on_hub else None,
-                base_revision=self.loaded.revision if on_hub else None,
-                license=self.loaded.license,
-                scorer=self.pruning.scorer,
-                settings=knobs if on_hub or not self.loaded.base else knobs | {"weights_from": self.loaded.base},
-                results=card_results(told),
-                command=told["command"],
-            ).save_pretrained(self.directory, layout=self.output.layout)
-            if hasattr(model, "config"):  # a transformers model does not say what images it takes; timm's records do
-                text = json.dumps(processor_config(self.images), indent=2) + "\n"
-                write_atomic(self.directory / PROCESSOR, text.encode())
-            told["bytes"] = {path.name: path.stat().st_size for path in sorted(self.directory.glob("*.safetensors"))}
-            told["bytes"]["dense"] = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+            told["bytes"] = save_ticket(self.directory, model, mask, told, self.images, self.output.layout)
         self.run.finish()
 
     def publish(self) -> None:
         if self.output.push_to_hub and self.accelerator.is_main_process:
-            url = Ticket.from_pretrained(self.directory).push_to_hub(
-                self.output.push_to_hub,
-                private=self.output.private or None,
-                layout=self.output.layout,
-                files={
-                    name: (self.directory / name).read_bytes()
-                    for name in (NAME, PROCESSOR)
-                    if (self.directory / name).is_file()
-                },
-            )
-            self.say(f"pushed: {url}")
+            knobs = self.output
+            self.say(f"pushed: {push(self.directory, knobs.push_to_hub, private=knobs.private, layout=knobs.layout)}")
 
     def close(self) -> None:
         """Tell what was found, and let the other processes go."""
@@ -438,63 +396,3 @@ class Job:
         yield
         seconds = self.run.results["seconds"]
         seconds[name] = round(seconds.get(name, 0) + time.perf_counter() - start, 2)
-
-
-def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The card's numbers, from results.json."""
-    data, found = told["data"], told["results"]
-    note = f"{data['test']:,} images, last epoch, seed {told['settings']['seed']}"
-    return [
-        {
-            "dataset": data["dataset"],
-            "dataset_name": data["title"],
-            "split": data["split"],
-            "metric": metric,
-            "value": value,
-            "dense": found.get("dense", {}).get(metric),
-            "note": note,
-        }
-        for metric, value in found["ticket"].items()
-        if metric != "loss"
-    ]
-
-
-def command(processes: int) -> str:
-    """The command that is running, without what a second try adds to it."""
-    argv = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    by = (
-        ["accelerate", "launch", *(["--num_processes", str(processes)] if processes > 1 else [])]
-        if launched
-        else ["python"]
-    )
-    return shlex.join([*by, sys.argv[0], *argv])
-
-
-def _check_trackers(names: list[str]) -> None:
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
-
-    here = {str(getattr(kind, "value", kind)) for kind in get_available_trackers()}
-    for name in names:
-        if name not in {*LOGGER_TYPE_TO_CLASS, "all"}:
-            raise ValueError(f"--report_to {name}: accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}")
-        if name != "all" and name not in here:
-            raise ValueError(f"--report_to {name}: not installed; pip install {name.replace('_', '-')}")
-
-
-def _check_repo(repo: str | None) -> None:
-    if repo is None:
-        return
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise ValueError(f"--push_to_hub {repo}: not owner/name ({first_line(error)})") from error
-    if repo.count("/") != 1:
-        raise ValueError(f"--push_to_hub {repo}: the name of a repo is owner/name")
-
-
-def _check_login(repo: str) -> None:
-    if get_token() is None:
-        raise ValueError(f"--push_to_hub {repo}: nobody is logged in; run hf auth login, or set HF_TOKEN")
-    with explained(repo, None):
-        HfApi().whoami()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +73,8 @@ def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:
     mask, cited = told["mask"], told["model"].get("citation")
     found |= {"kept_whole": mask["whole"]} if mask.get("whole") else {}
     found |= {"classes_without_a_weight": mask["silent_classes"]} if mask.get("silent_classes") else {}
-    return found | ({"backbone": cited} if cited else {})
+    found |= {"backbone": cited} if cited else {}
+    return found | told.get("notes", {})
 
 
 def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -110,3 +114,15 @@ def check_login(repo: str) -> None:
         raise ValueError(f"--push_to_hub {repo}: nobody is logged in; run hf auth login, or set HF_TOKEN")
     with explained(repo, None):
         HfApi().whoami()
+
+
+def command(processes: int) -> str:
+    """The command that is running, without what a second try adds to it."""
+    argv = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    by = (
+        ["accelerate", "launch", *(["--num_processes", str(processes)] if processes > 1 else [])]
+        if launched
+        else ["python"]
+    )
+    return shlex.join([*by, sys.argv[0], *argv])

@@ -1,28 +1,19 @@
 """A run's output directory: results.json, which grows as results come, checkpoints, and in the end the ticket.
 
-One directory, one run: another one's is never written over unasked. The dense twin of a ticket is the same for every
-method and sparsity, so it is kept in a cache, by all that decides it.
+One directory, one run: another one's is never written over unasked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
-
-import torch
-from huggingface_hub import constants
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from . import __version__
 from .errors import DisagreementError
@@ -144,41 +135,6 @@ def agreed(accelerator: Any, what: str, value: T) -> T:
             f"{what} differs between processes: {everyone}; do all machines see the same output_dir and cache?"
         )
     return value
-
-
-# the dense twin
-
-
-def dense_path(settings: Mapping[str, Any], model: nn.Module, labels: Tensor) -> Path:
-    """Where the dense twin with these settings, first weights and training labels is, or will be."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    digest.update(json.dumps(versions(), sort_keys=True).encode())
-    digest.update(labels.numpy().tobytes())
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
-    return Path(home).expanduser() / "dense" / f"{digest.hexdigest()[:32]}.safetensors"
-
-
-def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:
-    """Weights and results in one file; whoever writes it last, it is the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    write_atomic(path, save(state, {"hf_px_dense": json.dumps(found)}))
-
-
-def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """(weights, results), or None where there are none yet, or none that can be read."""
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            names, notes = file.keys(), file.metadata()
-            return {name: file.get_tensor(name) for name in names}, json.loads(notes["hf_px_dense"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        print(f"{path}: a damaged cache ({error}); training the dense model again", file=sys.stderr)
-        return None
 
 
 def versions() -> dict[str, str]:

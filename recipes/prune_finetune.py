@@ -30,6 +30,7 @@ from hf_px.forward import output_tensor
 from hf_px.hub.home import Layout
 from hf_px.job import Job
 from hf_px.options import at_least, flag, fraction, knob, parse, positive, run
+from hf_px.runs import agreed
 from hf_px.train import (
     OptimizerName,
     ScheduleName,
@@ -226,6 +227,7 @@ def train(
         job.load_scaler_(found.notes["scaler"])
         job.say(f"{name}: goes on after step {step} of {stop}")
 
+    agreed(accelerator, f"{name}: the last step", step)
     batches = loader(plan, job.train_images, start=step, rank=accelerator.process_index, workers=job.workers)
     bar = tqdm(total=stop, initial=step, desc=f"training, {name}", unit="step", disable=not accelerator.is_main_process)
     while step < stop:
