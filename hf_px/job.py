@@ -308,7 +308,7 @@ class Job:
             return None
         same = {key: value for key, value in self.settings.items() if key not in _TICKET_ONLY}
         same = {key: value for key, value in same.items() if key not in settings_of(self.pruning)}
-        path = dense_path(same, self.model, self.data.train.labels)
+        path = dense_path(same, self.model, self.data.train)
         twin = copy.deepcopy(self.model)
         found = load_dense(path)
         # each machine has a cache of its own: either all processes train, or none

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
 import math
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from launching import REPO, environment, exists, outcome, results, small_digits
+from launching import REPO, Server, exists, outcome, results, small_digits
 
 import hf_px
 from hf_px.prunable import prunable
 from hf_px.train import loader
 
 RECIPES = REPO / "recipes"
+pytestmark = pytest.mark.xdist_group("imp")  # one worker: its fixtures are runs
 EPOCHS, STEPS, LR = 2, 4, 0.05  # 192 images in batches of 48
 
 
@@ -205,70 +201,10 @@ def test_a_fifth_of_what_is_left_goes_in_each_round(recipe: ModuleType, sparsity
 
 # killed
 
-SERVER = """
-import json, os, sys
-sys.path.insert(0, {recipes!r})
-import importlib.util
-spec = importlib.util.spec_from_file_location("recipe_imp", {recipes!r} + "/imp.py")
-recipe = sys.modules["recipe_imp"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recipe)
-for line in sys.stdin:
-    cwd, argv = json.loads(line)
-    if (pid := os.fork()) == 0:
-        os.chdir(cwd)
-        log = os.open("run.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(log, 1), os.dup2(log, 2)
-        os.environ["HF_PX_CACHE"] = cwd + "/cache"
-        sys.argv = ["imp.py", *argv]
-        code = 1
-        try:
-            recipe.main()
-            code = 0
-        finally:
-            if code:
-                import traceback
-                traceback.print_exc()
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class Server:
-    """Imports once and forks for every run: most of a short run's time is imports."""
-
-    def __init__(self, place: Path) -> None:
-        script = SERVER.format(recipes=str(RECIPES))
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=environment(place),
-        )  # fmt: skip
-
-    def run(self, cwd: Path, *flags: Any, kill: Callable[[], bool] | None = None) -> str:
-        """To the end, or with kill -9 as soon as `kill()`; what it printed."""
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps([str(cwd), [str(flag) for flag in flags]]) + "\n")
-        self._server.stdin.flush()
-        pid = int(self._server.stdout.readline())
-        if kill is not None:
-            deadline = time.monotonic() + 200
-            while not kill() and time.monotonic() < deadline:
-                time.sleep(0.002)
-            os.kill(pid, signal.SIGKILL)
-        code = int(self._server.stdout.readline())
-        said = (cwd / "run.log").read_text(errors="replace")
-        assert code == (0 if kill is None else -signal.SIGKILL), said[-4000:]
-        return said
-
-    def close(self) -> None:
-        self._server.kill()
-        self._server.wait()
-
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("server"))
+    found = Server(RECIPES / "imp.py", tmp_path_factory.mktemp("server"))
     yield found
     found.close()
 

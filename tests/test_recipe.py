@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from launching import exists, launch, launch_and_kill, outcome, results, small_digits, weights
+from launching import RECIPE, Server, exists, launch, launch_and_kill, outcome, results, small_digits, weights
 
 import hf_px
+
+pytestmark = pytest.mark.xdist_group("recipe")  # one worker: its fixtures are runs
+
+
+@pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(RECIPE, tmp_path_factory.mktemp("server"))
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +76,9 @@ def test_the_accuracy_it_tells_is_what_the_ticket_does(whole: Path, data: Path) 
     assert abs(right / len(rows) - results(whole)["results"]["ticket"]["accuracy"]) < 1e-9
 
 
-def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(whole: Path, data: Path, tmp_path: Path) -> None:
+def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(
+    server: Server, whole: Path, data: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     stages = [  # when to kill it, and what it must say after the kill before that
         (("checkpoints/mask.safetensors",), ""),  # during the pruning rounds
@@ -76,11 +88,11 @@ def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(whole: Path, d
         ((".*hf_px-new*", "ticket.safetensors"), "ticket: goes on after step 1"),  # while the ticket is written
     ]
     for i, (patterns, said) in enumerate(stages):
-        log = launch_and_kill(tmp_path, exists(run, *patterns), *knobs(data), *["--resume"][:i], processes=1)
+        log = server.run(tmp_path, *knobs(data), *["--resume"][:i], kill=exists(run, *patterns))
         assert said in log
         assert not results(run)["finished"]
     assert len(list((run / "checkpoints").glob("ticket-*"))) == 2  # rotated
-    assert "ticket: goes on after step 18 of 18" in launch(tmp_path, *knobs(data), "--resume", processes=1)
+    assert "ticket: goes on after step 18 of 18" in server.run(tmp_path, *knobs(data), "--resume")
     assert outcome(run) == outcome(whole)
 
 
