@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/hf-px verify out/resnet20-digits-px-0.982-s0
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -q -m slow

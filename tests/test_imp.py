@@ -21,7 +21,6 @@ from hf_px.prunable import prunable
 from hf_px.train import loader
 
 RECIPES = REPO / "recipes"
-pytestmark = pytest.mark.xdist_group("imp")  # one worker: its fixtures are runs
 EPOCHS, STEPS, LR = 2, 4, 0.05  # 192 images in batches of 48
 
 

@@ -11,8 +11,6 @@ from launching import RECIPE, Server, exists, launch, launch_and_kill, outcome, 
 
 import hf_px
 
-pytestmark = pytest.mark.xdist_group("recipe")  # one worker: its fixtures are runs
-
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

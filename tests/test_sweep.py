@@ -23,7 +23,6 @@ from PIL import Image
 from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
 
 RECIPE = REPO / "recipes" / "sweep.py"
-pytestmark = pytest.mark.xdist_group("sweep")  # one worker: its fixtures are runs
 GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "imp")]
 
 
