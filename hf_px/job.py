@@ -34,7 +34,7 @@ from .prunable import prunable
 from .publish import check_login, check_repo, command, push, save_ticket
 from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
-from .runs import Run, agreed, check_output, on_main, report
+from .runs import Run, agreed, check_output, claim, on_main, report
 from .store import load_mask, save_mask
 from .trackers import check_trackers, start_trackers
 from .train import Plan, evaluate
@@ -77,16 +77,18 @@ class Job:
         self.settings = {key: value for key, value in settings.items() if key not in _FREE}
         self.settings |= {"processes": self.accelerator.num_processes, "device": self.accelerator.device.type}
         self.settings["mixed_precision"] = self.accelerator.mixed_precision
-        results = on_main(
-            self.accelerator,
-            lambda: Run.open(self.directory, kind, self.settings, resume=output.resume, overwrite=output.overwrite),
-        )
+        results = on_main(self.accelerator, self._open)
         self.run = Run(self.directory, results, writes=self.accelerator.is_main_process)
         self.run.results.setdefault("command", command(self.accelerator.num_processes))
         if output.push_to_hub:  # asked now, not after hours of training
             on_main(self.accelerator, lambda: check_login(output.push_to_hub))
         if not self.finished:
             self._load()
+
+    def _open(self) -> dict[str, Any]:
+        claim(self.directory)
+        knobs = self.output
+        return Run.open(self.directory, self.kind, self.settings, resume=knobs.resume, overwrite=knobs.overwrite)
 
     @property
     def finished(self) -> bool:

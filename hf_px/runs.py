@@ -5,11 +5,14 @@ One directory, one run: another one's is never written over unasked.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import platform
 import shutil
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +25,7 @@ from .store import left_over, write_atomic
 NAME = "results.json"
 TRACKED = "hf_px"  # the project, and the folder where tensorboard keeps it
 T = TypeVar("T")
+_HELD: dict[str, Any] = {}
 
 
 class Run:
@@ -106,6 +110,36 @@ def check_output(directory: Path, kind: str) -> None:
         there = there.parent
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"output_dir {directory}: {there} cannot be written to")
+
+
+def claim(directory: Path, patience: float = 10.0) -> None:
+    """Hold the directory while this process lives; an error if another one does.
+
+    A launcher that is killed may leave its processes at work, and --resume would start a second run beside them. What
+    is held is a file in the machine's own folder for such: not all shared file systems know locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    name = hashlib.sha256(str(directory.expanduser().resolve()).encode()).hexdigest()[:16]
+    path = os.path.join(tempfile.gettempdir(), f"hf_px-{os.getuid()}-{name}.lock")
+    if path in _HELD:
+        return
+    file = open(path, "ab")  # noqa: SIM115  held until the process ends
+    deadline = time.monotonic() + patience  # decoders of images outlive the one that they work for by a moment
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _HELD[path] = file
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise ValueError(
+                    f"output_dir {directory}: another process is at work on it; wait for it, or stop it"
+                ) from None
+            time.sleep(0.2)
 
 
 def on_main(accelerator: Any, work: Callable[[], T]) -> T:

@@ -82,8 +82,11 @@ def launch_and_kill(cwd: Path, when: Callable[[], bool], *flags: Any, processes:
                 assert time.monotonic() < deadline, "nothing to kill it at came"
                 time.sleep(0.002)
         finally:
-            os.killpg(run.pid, signal.SIGKILL)
+            for pid in _at_work_in(cwd):  # not the group of the launcher: torch gives each process one of its own
+                os.kill(pid, signal.SIGKILL)
             run.wait()
+            while _at_work_in(cwd):
+                time.sleep(0.01)
     return (cwd / "killed.log").read_text(errors="replace")
 
 
@@ -166,6 +169,16 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     import hf_px
 
     return hf_px.from_pretrained(folder).state_dict()
+
+
+def _at_work_in(folder: Path) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            found += [int(path.parent.name)] if path.readlink() == folder.resolve() else []
+        except OSError:  # it has just gone, or it is not ours
+            continue
+    return found
 
 
 def _free_port() -> int:

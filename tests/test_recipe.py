@@ -10,6 +10,8 @@ import torch
 from launching import RECIPE, Server, exists, launch, launch_and_kill, outcome, results, small_digits, weights
 
 import hf_px
+from hf_px.hub.backbones import load
+from hf_px.runs import claim
 
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
@@ -94,34 +96,57 @@ def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(
     assert outcome(run) == outcome(whole)
 
 
-def test_two_processes_agree_and_train_as_one_does(data: Path, tmp_path: Path) -> None:
+def shared_out(data: Path) -> list[object]:
     """No batch norm in this one, so that an average over processes is an average over the batch."""
-    flags = [
+    return [
         "--data", data, "--model", "test_convnext", "--image_size", 32, "--sparsity", 0.6, "--rounds", 3,
         "--per_class", 4, "--prune_batch_size", 12, "--epochs", 2, "--batch_size", 48, "--optimizer", "adamw",
         "--lr", 0.002, "--dense", "skip", "--output_dir", "run",
     ]  # fmt: skip
-    one, two = tmp_path / "one", tmp_path / "two"
-    launch(one, *flags, "--gradient_accumulation", 3)
-    launch(two, *flags, "--checkpoint_steps", 3, processes=2)
-    alone, both = results(one / "run"), results(two / "run")
+
+
+@pytest.fixture(scope="module")
+def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two processes."""
+    place = tmp_path_factory.mktemp("two")
+    launch(place, *shared_out(data), "--checkpoint_steps", 3, processes=2)
+    return place / "run"
+
+
+def test_two_processes_agree_and_train_as_one_does(server: Server, two: Path, data: Path, tmp_path: Path) -> None:
+    server.run(tmp_path, *shared_out(data), "--gradient_accumulation", 3)
+    one = tmp_path / "run"
+    alone, both = results(one), results(two)
     assert (alone["settings"]["processes"], both["settings"]["processes"]) == (1, 2)  # two really ran
     assert alone["mask"] == both["mask"]
-    mine, theirs = weights(one / "run"), weights(two / "run")
-    start = weights_at_start(data, tmp_path)
+    mine, theirs, start = weights(one), weights(two), load("test_convnext", num_classes=10, seed=0).model.state_dict()
     assert max(float((mine[n] - start[n]).abs().max()) for n in mine) > 1e-3  # it did train
     for name in mine:
         torch.testing.assert_close(theirs[name], mine[name], rtol=1e-3, atol=1e-5)
     for row, other in zip(alone["history"]["ticket"], both["history"]["ticket"]):
         assert row == pytest.approx(other, rel=1e-3)  # 61 test images: an image counted twice would show
 
-    again = tmp_path / "again"
-    launch_and_kill(again, exists(again / "run", "checkpoints/ticket-*"), *flags, "--checkpoint_steps", 3, processes=2)
-    launch(again, *flags, "--checkpoint_steps", 3, "--resume", processes=2)
-    assert outcome(again / "run", ("seconds", "command")) == outcome(two / "run", ("seconds", "command"))
+
+def test_never_two_at_work_on_one_directory(server: Server, data: Path, tmp_path: Path) -> None:
+    run, said = tmp_path / "run", []
+
+    def look() -> bool:
+        if not exists(run, "checkpoints/dense-*")():
+            return False
+        with pytest.raises(ValueError, match="another process is at work on it") as refused:
+            claim(run, patience=0)
+        said.append(refused.value)
+        return True
+
+    server.run(tmp_path, *knobs(data), kill=look)
+    assert len(said) == 1
+    claim(run)  # killed, and nothing is in the way
 
 
-def weights_at_start(data: Path, place: Path) -> dict[str, torch.Tensor]:
-    from hf_px.hub.backbones import load
-
-    return load("test_convnext", num_classes=10, seed=0).model.state_dict()
+@pytest.mark.slow
+def test_two_processes_killed_and_resumed_give_the_same_bits(two: Path, data: Path, tmp_path: Path) -> None:
+    flags = [*shared_out(data), "--checkpoint_steps", 3]
+    run = tmp_path / "run"
+    launch_and_kill(tmp_path, exists(run, "checkpoints/ticket-*"), *flags, processes=2)
+    assert "ticket: goes on after step" in launch(tmp_path, *flags, "--resume", processes=2)
+    assert outcome(run) == outcome(two)
