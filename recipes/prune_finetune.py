@@ -115,7 +115,7 @@ class Pruning:
 @dataclass
 class Training:
     _argument_group_name = "training, of the ticket and of its dense twin"
-    epochs: int = knob(20, "passes over the training images")
+    epochs: int = knob(12, "passes over the training images")
     batch_size: int = knob(128, "images of one step, over all processes and accumulated parts")
     optimizer: OptimizerName = knob("sgd", "SGD with momentum, the same with Nesterov's, or AdamW")
     lr: float = knob(0.1, "learning rate")
