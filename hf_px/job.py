@@ -34,7 +34,7 @@ from .prunable import prunable
 from .publish import check_login, check_repo, command, push, save_ticket
 from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
-from .runs import Run, agreed, check_output, claim, on_main, report
+from .runs import NAME, Run, agreed, check_output, claim, on_main, report
 from .store import load_mask, save_mask
 from .trackers import check_trackers, start_trackers
 from .train import Plan, evaluate
@@ -88,6 +88,8 @@ class Job:
     def _open(self) -> dict[str, Any]:
         claim(self.directory)
         knobs = self.output
+        if knobs.resume and not (self.directory / NAME).is_file():
+            print(f"output_dir {self.directory} holds nothing to resume: starting", flush=True)
         return Run.open(self.directory, self.kind, self.settings, resume=knobs.resume, overwrite=knobs.overwrite)
 
     @property
@@ -173,6 +175,12 @@ class Job:
             },
         }  # fmt: skip
         self.run.begin(self.output.overwrite)
+        size, many = "x".join(map(str, self.images["input_size"][1:])), accelerator.num_processes
+        self.say(
+            f"{self.kind}: {backbone.model} on {self.data.title} ({len(self.data.train):,} images to train on, "
+            f"{len(self.data.test):,} to test on, {size}); {self.pruning.scorer}, sparsity {self.pruning.sparsity:g}; "
+            f"{many} process{'es' * (many > 1)} on {accelerator.device.type}; writes {self.directory}"
+        )
         start_trackers(accelerator, self.output.report_to, self.settings, self.directory.name, self.output.resume)
 
     @property
@@ -348,13 +356,12 @@ class Job:
         with self.accelerator.autocast():
             return output_tensor(teacher(x))
 
-    def mean_loss(self, total: Tensor, name: str, epoch: int) -> float:
-        value = float(total) / (self.accelerator.num_processes * self.plan.steps_per_epoch)
-        if value != value or abs(value) == float("inf"):
-            raise ValueError(
-                f"{name}: the loss is {value} in epoch {epoch}; lower --lr, or warm up with --warmup_epochs"
-            )
-        return value
+    def unwrap_(self, wrapped: nn.Module) -> None:
+        """Take off what `prepare` put on the model, and let go of it."""
+        model = self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+        inner = getattr(model, "_orig_mod", model)
+        vars(inner).pop("forward", None)  # accelerate puts the method back as an attribute, which hides the class's
+        self.accelerator.free_memory()
 
     def scaler_state(self) -> dict[str, Any]:
         """Of float16's loss scale; empty without one."""
@@ -393,7 +400,7 @@ class Job:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Seconds of a part of the work, over all tries."""
+        """Seconds of a part of the work, over all tries that came to its end."""
         start = time.perf_counter()
         yield
         seconds = self.run.results["seconds"]

@@ -60,6 +60,8 @@ def parse(kinds: Sequence[Any], description: str, argv: Sequence[str] | None = N
     )
     parser.add_argument("--config", metavar="FILE", help="a yaml file of these options; flags override it")
     for action in parser._actions:
+        if action.nargs == "+":
+            action.nargs = "*"  # a list in a config can be emptied by a flag
         if not action.choices:
             action.metavar = action.metavar or ("BOOL" if action.type is string_to_bool else "X")
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)

@@ -65,14 +65,17 @@ def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:
     knobs = told["settings"]
     off = {"lr_drop_factor"} if knobs.get("lr_schedule") != "step" else set()
     off |= {"distill_temperature"} if not knobs.get("distill") else set()
+    off |= {"gradient_accumulation"} if knobs.get("gradient_accumulation") == 1 else set()
+    off |= {"per_class", "prune_batch_size"} if knobs["scorer"] in ("imp", "magnitude", "random") else set()
     found = {
         key: value
         for key, value in knobs.items()
         if key not in _NOT_ON_CARD | off and (value not in (None, [], "", "no", False) or key == "seed")
     }
     mask, cited = told["mask"], told["model"].get("citation")
-    found |= {"kept_whole": mask["whole"]} if mask.get("whole") else {}
-    found |= {"classes_without_a_weight": mask["silent_classes"]} if mask.get("silent_classes") else {}
+    found["images"] = "x".join(map(str, told["model"]["images"]["input_size"]))
+    found |= {"kept_whole": ", ".join(mask["whole"])} if mask.get("whole") else {}
+    found |= {"classes_without_a_weight": ", ".join(mask["silent_classes"])} if mask.get("silent_classes") else {}
     found |= {"backbone": cited} if cited else {}
     return found | told.get("notes", {})
 
@@ -80,6 +83,7 @@ def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:
 def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The card's numbers: each metric of the ticket, and of its dense twin."""
     data, found = told["data"], told["results"]
+    pruned = found.get("pruned", {})
     note = f"{data['test']:,} images, last epoch, seed {told['settings']['seed']}"
     return [
         {
@@ -89,7 +93,7 @@ def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
             "metric": metric,
             "value": value,
             "dense": found.get("dense", {}).get(metric),
-            "note": note,
+            "note": f"{note}; {pruned[metric]:.4f} before training" if pruned.get(metric) is not None else note,
         }
         for metric, value in found["ticket"].items()
         if metric != "loss"

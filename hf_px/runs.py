@@ -212,7 +212,7 @@ def report(results: Mapping[str, Any], directory: Path, repo: str | None = None)
     metrics = [name for name in found["ticket"] if name != "loss"]
     weights = {"dense": mask["total"], "pruned": mask["kept"], "ticket": mask["kept"]}
     stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
-    titles = {"dense": "dense", "pruned": "pruned, not trained", "ticket": "ticket"}
+    titles = {"dense": "dense", "pruned": "pruned, before training", "ticket": "ticket"}
     rows = [["", *metrics, "weights", "bytes"]]
     for name, title in titles.items():
         if name in found:

@@ -145,6 +145,39 @@ def distilled(
     return (1 - weight) * loss + weight * t * t * F.kl_div(mine, theirs, log_target=True, reduction="batchmean")
 
 
+class EpochLoss:
+    """The mean training loss of an epoch: Σ over steps, summed over processes when a checkpoint is due.
+
+    In every run at the same steps, killed or not, since the last bits of a sum depend on its order. In between, the
+    main process holds what was gathered, and each one what it has seen since.
+    """
+
+    def __init__(self, accelerator: Any, plan: Plan) -> None:
+        self._accelerator, self._plan = accelerator, plan
+        self.total = torch.zeros((), device=accelerator.device)
+        self._sum = self.total
+
+    def load_(self, total: Tensor) -> None:
+        self.total = total.to(self._accelerator.device) * self._accelerator.is_main_process
+
+    def add(self, loss: Tensor) -> None:
+        self.total = self.total + loss.detach() / self._plan.accumulation
+
+    def gather_(self) -> None:
+        self._sum = self._accelerator.reduce(self.total, "sum")
+        self.total = self._sum if self._accelerator.is_main_process else torch.zeros_like(self._sum)
+
+    def end(self, what: str) -> float:
+        """The mean over the steps of the epoch that was gathered; the next one starts at zero."""
+        value = float(self._sum) / (self._plan.processes * self._plan.steps_per_epoch)
+        if not math.isfinite(value):
+            raise ValueError(
+                f"{what}: the loss is {value}; lower --lr, or warm up with --warmup_epochs (and --overwrite this run)"
+            )
+        self.total = torch.zeros_like(self.total)
+        return value
+
+
 def mixed(*numbers: int) -> int:
     """One seed from several numbers."""
     seed = 0

@@ -9,6 +9,10 @@
         any timm or transformers model, any labelled images, and the ticket goes to the Hub
     accelerate launch recipes/prune_finetune.py ... --resume
         the same again after a crash: goes on where it was, and ends with the same bits
+    ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 recipes/prune_finetune.py ...
+        two processes on CPUs; `--cpu --num_processes 2` would start one, without a word
+
+`accelerate launch --quiet` leaves accelerate's own traceback out after an error.
 
 In the output directory: the ticket with its card, and results.json, every result and setting.
 """
@@ -16,6 +20,7 @@ In the output directory: the ticket with its card, and results.json, every resul
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +37,7 @@ from hf_px.job import Job
 from hf_px.options import at_least, flag, fraction, knob, parse, positive, run
 from hf_px.runs import agreed
 from hf_px.train import (
+    EpochLoss,
     OptimizerName,
     ScheduleName,
     distilled,
@@ -119,7 +125,10 @@ class Training:
     batch_size: int = knob(128, "images of one step, over all processes and accumulated parts")
     optimizer: OptimizerName = knob("sgd", "SGD with momentum, the same with Nesterov's, or AdamW")
     lr: float = knob(0.1, "learning rate")
-    lr_schedule: ScheduleName = knob("cosine", "to 0 along a cosine, by steps at lr_drops, or constant")
+    lr_schedule: ScheduleName | None = knob(
+        None,
+        "to 0 along a cosine, by steps at lr_drops, or constant (default: step with lr_drops, else cosine)",
+    )
     lr_drops: list[float] = knob([], "epochs at which the learning rate drops: 80 120, say")
     lr_drop_factor: float = knob(0.1, "what each of lr_drops multiplies the learning rate by")
     warmup_epochs: float = knob(0.0, "the learning rate grows from 0 in that time")
@@ -144,19 +153,21 @@ class Training:
         positive(lr=self.lr, lr_drop_factor=self.lr_drop_factor, grad_clip=self.grad_clip)
         positive(distill_temperature=self.distill_temperature)
         fraction(momentum=self.momentum, label_smoothing=self.label_smoothing, ema_decay=self.ema_decay)
-        at_least(
-            0, seed=self.seed, weight_decay=self.weight_decay, distill=self.distill, warmup_epochs=self.warmup_epochs
-        )
+        at_least(0, weight_decay=self.weight_decay, distill=self.distill, warmup_epochs=self.warmup_epochs)
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"--seed {self.seed}: it must be in [0, {2**31})")
         if self.distill > 1:
             raise ValueError(f"--distill {self.distill}: a share of the loss, at most 1")
         if self.distill and self.dense == "skip":
             raise ValueError("--distill needs the dense twin as its teacher; leave --dense skip out")
-        if self.lr_drops and self.lr_schedule != "step":
-            raise ValueError(f"--lr_drops are for --lr_schedule step, not {self.lr_schedule}")
+        self.lr_schedule = self.lr_schedule or ("step" if self.lr_drops else "cosine")
         if self.lr_schedule == "step" and not self.lr_drops:
             raise ValueError("--lr_schedule step: say at which epochs, with --lr_drops 80 120")
-        if late := [drop for drop in self.lr_drops if not 0 < drop < self.epochs]:
-            raise ValueError(f"--lr_drops {late[0]:g}: training runs from epoch 0 to {self.epochs}")
+        if self.lr_schedule != "step":
+            self.lr_drops = []  # a config's, which a flag has put another schedule in the place of
+        positive(**{"lr_drops": min(self.lr_drops, default=None)})
+        if late := [drop for drop in self.lr_drops if drop >= self.epochs]:
+            warnings.warn(f"lr_drops {late[0]:g}: never reached in {self.epochs} epochs", stacklevel=2)
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"--warmup_epochs {self.warmup_epochs:g}: there are only {self.epochs} epochs")
 
@@ -178,6 +189,8 @@ class Output:
     def __post_init__(self) -> None:
         at_least(1, checkpoint_steps=self.checkpoint_steps, keep_checkpoints=self.keep_checkpoints)
         at_least(1, eval_epochs=self.eval_epochs)
+        if self.resume and self.overwrite:
+            raise ValueError("--resume goes on with a run, --overwrite throws it away; leave one of the two out")
         if self.layout == "mask-only":
             raise ValueError("--layout mask-only stores no weights, and these were trained; take both, packed or dense")
 
@@ -187,7 +200,7 @@ def main(argv: list[str] | None = None) -> None:
     backbone, examples, pruning, training, output = parse(kinds, __doc__, argv)
     job = Job("prune_finetune", backbone, examples, training, output, pruning)
     if not job.finished:
-        mask = job.mask()  # scored before `prepare`, the same on every process
+        mask = job.mask()  # hf_px.prune, with the knobs above: before `prepare`, and the same on every process
         ticket = mask.apply_(copy.deepcopy(job.model))
         job.record("pruned", ticket)
         dense = job.dense_twin(train)  # the same training without a mask; from the cache if it was done before
@@ -219,11 +232,11 @@ def train(
     job.load_scaler_()  # float16's loss scale starts afresh with each model
 
     checkpoints = Checkpoints(job.run.checkpoints, name, job.output.keep_checkpoints)
-    step, history, total = start, [], torch.zeros((), device=accelerator.device)
+    step, history, running = start, [], EpochLoss(accelerator, plan)
     if (found := checkpoints.newest()) is not None:
         load_(found, model, optimizer, trained if ema else None)
         step, history = found.step, found.notes["history"]
-        total = found.tensors["train_loss"].to(accelerator.device) * accelerator.is_main_process
+        running.load_(found.tensors["train_loss"])
         job.load_scaler_(found.notes["scaler"])
         job.say(f"{name}: goes on after step {step} of {stop}")
 
@@ -247,13 +260,13 @@ def train(
                     logits, y, answers,
                     weight=knobs.distill, t=knobs.distill_temperature, smooth=knobs.label_smoothing,
                 )  # fmt: skip
-                loss = loss * plan.weight(step, len(y))
+                loss = loss * plan.weight(step, len(y))  # so that every image of the step counts the same
                 accelerator.backward(loss)
                 if knobs.grad_clip and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(wrapped.parameters(), knobs.grad_clip)
                 optimizer.step()  # hf_px.keep: zeros stay zero
                 optimizer.zero_grad()
-            total += loss.detach() / plan.accumulation
+            running.add(loss)
         if ema is not None:
             ema.update(model)
         step += 1
@@ -261,14 +274,14 @@ def train(
 
         epoch, rest = divmod(step, plan.steps_per_epoch)
         saving = rest == 0 or step == stop or step % (job.output.checkpoint_steps or plan.steps) == 0
-        if saving:  # one sum for all processes, here in every run, killed or not: a sum's last bits are its order's
-            total = accelerator.reduce(total, "sum")
+        if saving:
+            running.gather_()
         if rest == 0:
             sync_buffers_(model, trained)
-            row = {"epoch": epoch, "lr": lr, "train_loss": job.mean_loss(total, name, epoch)}
+            row = {"epoch": epoch, "lr": lr, "train_loss": running.end(f"{name}, epoch {epoch}")}
             if epoch % job.output.eval_epochs == 0 or step == plan.steps:
                 row |= {f"test_{key}": value for key, value in job.evaluate(trained).items()}
-            history, total = [*history, row], torch.zeros_like(total)
+            history = [*history, row]
             accelerator.log({f"{name}/{key}": value for key, value in row.items()}, step=epoch)
             bar.set_postfix(
                 {key: f"{value:.4g}" for key, value in row.items() if key in ("train_loss", "test_accuracy")}
@@ -276,14 +289,10 @@ def train(
         if saving and accelerator.is_main_process:
             tensors, notes = state_of(model, optimizer, trained if ema else None)
             notes |= {"history": history, "scaler": job.scaler_state()}
-            checkpoints.save(step, tensors | {"train_loss": total}, notes)
-        elif saving:
-            total = torch.zeros_like(total)  # the main process has it all
+            checkpoints.save(step, tensors | {"train_loss": running.total}, notes)
     bar.close()
     job.run.results["history"][name] = history
-    accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
-    vars(model).pop("forward", None)  # accelerate puts the method back as an attribute, which hides the class's
-    accelerator.free_memory()
+    job.unwrap_(wrapped)
     return trained
 
 

@@ -69,6 +69,20 @@ def test_it_is_exact(path: Path) -> None:
     assert output == Output()
 
 
+def test_a_flag_overrides_whatever_a_config_says() -> None:
+    path = str(RECIPES / "configs" / "cifar10-resnet20.yaml")
+    knobs = (Backbone, Examples, Pruning, Training, Output)
+    *_, training, _ = parse(knobs, "", ["--config", path, "--lr_schedule", "cosine", "--epochs", "3"])
+    assert (training.lr_schedule, training.lr_drops, training.epochs) == ("cosine", [], 3)
+    *_, training, _ = parse(knobs, "", ["--config", path, "--lr_drops", "20", "30", "--epochs", "40"])
+    assert (training.lr_schedule, training.lr_drops) == ("step", [20, 30])
+    with pytest.warns(UserWarning, match="lr_drops 80: never reached in 2 epochs"):
+        *_, training, _ = parse(knobs, "", ["--config", path, "--epochs", "2"])
+    assert training.epochs == 2
+    *_, training, _ = parse(knobs, "", ["--lr_drops", "4"])
+    assert training.lr_schedule == "step"
+
+
 def test_the_table_here_is_the_papers(shared: Path) -> None:
     text = (shared / "paper.tex").read_text(encoding="utf-8")
     text = re.sub(r"\s*\\cite\{[^}]*\}", "", text[: text.index(r"\label{tab:setups}")])

@@ -32,7 +32,8 @@ def balanced(labels: Tensor, per_class: int, seed: int = 0, names: Sequence[str]
         members = (labels == label).nonzero().view(-1)
         if len(members) < per_class:
             name = f"class {label}" + (f" ({names[label]})" if names and names[label] != str(label) else "")
-            raise ValueError(f"{name} has {len(members)} examples, {per_class} per class asked; ask for fewer")
+            way = "ask for fewer" if len(members) else "is it in the test split only?"
+            raise ValueError(f"{name} has {len(members)} examples, {per_class} per class asked; {way}")
         drawn.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
     return torch.stack(drawn, dim=1).view(-1)
 

@@ -64,6 +64,8 @@ def open_data(
         raise ValueError(f"data {NOISE!r} is noise, to try pruning out: there is nothing to learn; try digits")
     preset = preset_of(source)
     if preset and preset.name == "digits":
+        if image_column or label_column or config or revision:
+            raise ValueError("data digits has no columns, configs or revisions to choose from; leave those flags out")
         return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split)
     try:
         parts, dataset, title = _load(source, preset, config, revision, token, train_split)

@@ -123,7 +123,9 @@ def fill_(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> list[
     left = [n for n in tensors if n not in own]
     if missing:
         others = f"; it has {_few(left)} instead" if left else ""
-        raise ValueError(f"{source}: lacks {_few(missing)}{others}; is it of another architecture?")
+        plain = all(".shortcut." in name for name in missing)  # He's own CIFAR ResNet has none with weights
+        hint = "is it a resnet20_cifar_a?" if plain else "is it of another architecture?"
+        raise ValueError(f"{source}: lacks {_few(missing)}{others}; {hint}")
     for name, tensor in tensors.items():
         if name in own and (have := tuple(tensor.shape)) != (want := tuple(own[name].shape)):
             raise ValueError(f"{source}: {name} is {have}, the architecture's is {want}; is it of another one?")
