@@ -226,7 +226,7 @@ def test_tickets_of_them_load(name: str, tmp_path: Path) -> None:
 
 def test_tickets_with_the_old_name_load() -> None:
     """Before timm knew it, the architecture was called resnet20."""
-    (example,) = (Path(__file__).parents[1] / "model_cards/examples").glob("resnet20-digits-*")
+    example = Path(__file__).parent / "data" / "old-ticket"
     ticket = hf_px.Ticket.from_pretrained(example)
     assert ticket.config["model"]["architecture"] == "resnet20"
     model = ticket.to_model()
