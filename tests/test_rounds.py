@@ -288,6 +288,7 @@ def test_px_empties_no_layer_where_algorithm_1_to_the_letter_empties_the_last_bl
     assert emptied(model, batches, "running") == last
 
 
+@pytest.mark.slow
 def test_on_the_reference_network_px_empties_no_layer_and_running_eight(shared):
     from reference_net import reference_batch, reference_net
 
