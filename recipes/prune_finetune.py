@@ -165,7 +165,7 @@ class Training:
             raise ValueError("--lr_schedule step: say at which epochs, with --lr_drops 80 120")
         if self.lr_schedule != "step":
             self.lr_drops = []  # a config's, which a flag has put another schedule in the place of
-        positive(**{"lr_drops": min(self.lr_drops, default=None)})
+        positive(lr_drops=min(self.lr_drops, default=None))
         if late := [drop for drop in self.lr_drops if drop >= self.epochs]:
             warnings.warn(f"lr_drops {late[0]:g}: never reached in {self.epochs} epochs", stacklevel=2)
         if self.warmup_epochs >= self.epochs:
