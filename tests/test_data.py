@@ -420,6 +420,7 @@ def test_data_that_cannot_be_learned_from_is_refused(tmp_path: Path, train, test
     assert str(error.value).startswith(f"data {tmp_path}: ")
 
 
+@pytest.mark.skipif(datasets.__version__.startswith("5.1."), reason="datasets 5.1 cannot write an empty split")
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
     folder = _save(tmp_path, train=_rows([0, 1]), test=_rows([0]).select([]))
     with pytest.raises(ValueError, match='"test" corresponds to no data'):  # as datasets puts it
