@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import hf_px
 from hf_px.cli import main
-from hf_px.hub.backbones import Loaded, check_name, load, load_model
+from hf_px.hub.backbones import Loaded, check_name, load
 from hf_px.hub.convert import dino, moco, plain
 from hf_px.hub.images import image_config
 from hf_px.models import resnet18_tiny, resnet20, resnet20_a, vgg16_cifar
@@ -132,7 +132,6 @@ def test_random_ones_come_from_the_seed_alone() -> None:
         one = load(name, num_classes=4, seed=2).model
         assert torch.equal(torch.get_rng_state(), before)
         torch.manual_seed(99)
-        assert _same(one, load_model(name, None, 4, 2))
         assert not _same(one, load(name, num_classes=4, seed=3).model)
 
 

@@ -27,7 +27,7 @@ from .names import check_name, kind_of, means_trained, on_hub
 from .remote import Source
 from .repos import from_repo
 
-__all__ = ["Loaded", "check_name", "load", "load_model"]
+__all__ = ["Loaded", "check_name", "load"]
 
 
 def load(
@@ -70,10 +70,6 @@ def load(
     else:
         found = from_file(record.source, "url", record.name, how)
     return Loaded(found.model, found.base, found.revision, record.license, record.citation, True, found.new_head)
-
-
-def load_model(name: str, pretrained: bool | None, num_classes: int | None, seed: int) -> nn.Module:
-    return load(name, pretrained=pretrained, num_classes=num_classes, seed=seed).model
 
 
 def _random(record: BackboneRecord, how: How) -> nn.Module:
