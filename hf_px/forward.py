@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .batches import Batch
 
+IGNORE = 255  # as a label: in dense prediction this pixel has none, as in Pascal VOC
 Loss = Callable[[Tensor, Any], Tensor]  # of the output and the labels
 
 
@@ -82,9 +83,12 @@ def output_tensor(output: Any) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy; in dense prediction label 255 means "ignore", as in Pascal VOC."""
-    dense = labels.dim() > 1 and not labels.is_floating_point()
-    return F.cross_entropy(logits, labels, ignore_index=255 if dense else -100)
+    """Mean cross-entropy; in dense prediction over the pixels that have a label, zero where none has."""
+    if labels.dim() < 2 or labels.is_floating_point():
+        return F.cross_entropy(logits, labels)
+    if logits.shape[2:] != labels.shape[1:]:  # transformers' segmenters answer at a quarter of the size
+        logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
+    return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum") / (labels != IGNORE).sum().clamp(min=1)
 
 
 def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The last layer of a classifier: which tensors it is, and which classes a mask has left without a weight."""
+"""The last layer: which tensors it is, whether it answers by pixel, which classes a mask has left without a weight."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from .mask import Mask
 
 
 def head_of(model: nn.Module) -> list[str]:
-    """Weights of the head: what timm's record names, or else the last linear layer."""
+    """Weights of the head: what timm's record names, or else the last linear layer; a segmenter's are convolutions."""
     told = getattr(getattr(model, "timm_model", model), "pretrained_cfg", None) or {}
     named = told.get("classifier") or ()
     named = (named,) if isinstance(named, str) else named
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    kind = nn.Conv2d if segments(model) else nn.Linear
+    linear = [name for name, module in model.named_modules() if isinstance(module, kind)]
     found = [name for name in linear if any(name == head or name.endswith(f".{head}") for head in named)]
     return [f"{name}.weight" for name in found or linear[-1:]]
+
+
+def segments(model: nn.Module) -> bool:
+    """Whether the model answers for every pixel: one of ours that says so, or transformers'."""
+    told = getattr(model, "task", None) == "segmentation"
+    return told or type(model).__name__.endswith("ForSemanticSegmentation")
 
 
 def silent_classes(model: nn.Module, mask: Mask) -> list[int]:

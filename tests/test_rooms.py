@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    # models: plain networks, which need torch alone and which hub/backbones.py builds
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "models", "head"],
-    ["forward", "linearize"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head"],
+    # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
+    ["forward", "linearize", "models"],
     ["scorers"],
     ["rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],

@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .classifier import Classifier, kaiming_normal_
+from .deeplab import DEEPLABS, DeepLabV3Plus
 from .resnet import SmallResNet, resnet18_tiny, resnet20, resnet20_a
 from .vgg import VGG, vgg16_cifar
 
-MODELS: dict[str, Callable[..., Classifier]] = {
+MODELS: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
     "resnet20": resnet20,
     "vgg16-cifar": vgg16_cifar,
     "resnet18-tiny": resnet18_tiny,
+    **{name.replace("_", "-"): build for name, build in DEEPLABS.items()},
 }
-ARCHITECTURES: dict[str, Callable[..., Classifier]] = {
+ARCHITECTURES: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
     "resnet20_cifar": resnet20,
     "resnet20_cifar_a": resnet20_a,
     "vgg16_cifar": vgg16_cifar,
     "resnet18_tiny": resnet18_tiny,
+    **DEEPLABS,
 }
 # in tickets that were written before timm knew these networks
 OLD_NAMES = {"resnet20": "resnet20_cifar"}
@@ -31,6 +34,7 @@ __all__ = [
     "OLD_NAMES",
     "VGG",
     "Classifier",
+    "DeepLabV3Plus",
     "SmallResNet",
     "kaiming_normal_",
     "resnet18_tiny",

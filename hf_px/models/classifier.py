@@ -70,8 +70,9 @@ def images(
     first_conv: str,
     num_classes: int,
     in_chans: int,
+    classifier: str = "fc",
 ) -> dict[str, Any]:
-    """pretrained_cfg: no crop, since the images of these data sets are side x side already."""
+    """pretrained_cfg: no crop, the images are side x side already, or taken whole."""
     grey = in_chans != 3
     return {
         "architecture": architecture,  # by which a ticket is built again
@@ -82,5 +83,5 @@ def images(
         "interpolation": "bilinear",
         "crop_pct": 1.0,
         "first_conv": first_conv,
-        "classifier": "fc",
+        "classifier": classifier,
     }
