@@ -91,6 +91,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum") / (labels != IGNORE).sum().clamp(min=1)
 
 
+def seen(output: Tensor, labels: Tensor | None) -> Tensor:
+    """The output where a loss looks at it, 0 at pixels without a label; without a label for each pixel, all of it."""
+    if labels is None or labels.dim() != 3 or output.dim() != 4:
+        return output
+    there = (labels != IGNORE).unsqueeze(1).to(output.dtype)
+    return output * F.interpolate(there, output.shape[2:], mode="nearest")
+
+
 def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss) -> dict[str, Tensor]:
     """∂L/∂(θ ⊙ M) on one batch, for pruned weights too."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}

@@ -119,6 +119,7 @@ def prune(
                 if on_round is not None:
                     on_round(t, mask)
         _check_alive(model, mask, data)
+        _tell_emptied(mask, min_per_layer)
         return mask
 
 
@@ -192,6 +193,17 @@ def _check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> None:
         raise CollapseError(
             f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); "
             "use min_per_layer, more rounds, scope='erk', or a lower sparsity"
+        )
+
+
+def _tell_emptied(mask: Mask, min_per_layer: int) -> None:
+    """A layer beside others may go and the network still answers: a skip, a branch. Nobody else would notice."""
+    empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
+    if empty:
+        warnings.warn(
+            f"{len(empty)} of {len(mask.bits)} layers have no weight left: {', '.join(empty[:5])}"
+            f"{', …' * (len(empty) > 5)}; min_per_layer=… leaves each layer some (it is {min_per_layer})",
+            stacklevel=3,
         )
 
 

@@ -5,6 +5,7 @@
     load("microsoft/resnet-18", revision="…")                   transformers' and timm's models on the Hub
     load("./my-vit")                                            a directory that holds one
     load("moco.pth.tar", architecture="mocov2-resnet50")        a file, an https:// address, or a repo of one file
+    load("deeplabv3plus-resnet50", backbone="mocov2-resnet50")  a segmenter on any of these that fits
 
 What is drawn at random (a new head, or all) comes from `seed` alone, and leaves torch's generator as it was.
 """
@@ -19,11 +20,12 @@ from timm.models import get_pretrained_cfg
 from torch import nn
 
 from ..errors import TicketError, first_line
-from ..models import ARCHITECTURES, kaiming_normal_
+from ..head import head_of
+from ..models import ARCHITECTURES, PREFIX, DeepLabV3Plus, encoder_of, kaiming_normal_
 from ..registry import BackboneRecord, backbones
 from .checkpoint import from_file
 from .loaded import NO_WEIGHTS, How, Loaded, open_branches_
-from .names import check_name, kind_of, means_trained, on_hub
+from .names import check_name, kind_of, known_as, means_trained, on_hub
 from .remote import Source
 from .repos import from_repo
 
@@ -39,16 +41,24 @@ def load(
     revision: str | None = None,
     token: str | bool | None = None,
     architecture: str | None = None,
+    backbone: str | None = None,
 ) -> Loaded:
     """The backbone of that name; `num_classes` other than the source's gives it a new head.
 
     pretrained      None: trained weights where the name asks for them (all but bare architectures)
     revision        a commit, tag or branch on the Hub
     architecture    of a weights file: a timm name, one of ours, or a short name whose checkpoints are converted
+    backbone        of a segmenter: the classifier whose body becomes its encoder; pretrained, revision and architecture
+                    are then the backbone's
     """
-    check_name(name, pretrained=pretrained, architecture=architecture)
+    check_name(name, pretrained=pretrained, architecture=architecture, backbone=backbone)
     if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
         raise ValueError(f"num_classes: {num_classes!r} is not a number of classes; 1 or more")
+    if backbone is not None:
+        body = load(
+            backbone, pretrained=pretrained, seed=seed, revision=revision, token=token, architecture=architecture
+        )
+        return _on_backbone(name, backbone, body, How(num_classes, seed, None, None))
     kind, trained = kind_of(name), means_trained(name, pretrained)
     if revision is not None and not (trained and on_hub(name)):
         raise ValueError(f"{name}: does not come from the Hub and has no revisions; leave revision out")
@@ -89,6 +99,28 @@ def _random(record: BackboneRecord, how: How) -> nn.Module:
 def _own(architecture: str, how: How) -> nn.Module:
     head = {} if how.num_classes is None else {"num_classes": how.num_classes}
     return ARCHITECTURES[architecture](**head, generator=torch.Generator().manual_seed(how.seed)).eval()
+
+
+def _on_backbone(name: str, backbone: str, body: Loaded, how: How) -> Loaded:
+    """A segmenter whose encoder is the body of a classifier; the rest is drawn at random."""
+    encoder = encoder_of(name)
+    assert encoder is not None  # check_name has seen to it
+    model: Any = _own(f"{PREFIX}{encoder}", how)
+    assert isinstance(model, DeepLabV3Plus)
+    own, theirs = model.backbone.state_dict(), body.model.state_dict()
+    other = [key for key in own if key not in theirs or theirs[key].shape != own[key].shape]
+    # more than a head would be another network: resnet50d, say, has all that a ResNet-50 has but in its stem
+    heads = tuple(f"{key.rpartition('.')[0]}." for key in head_of(body.model))
+    other += [key for key in theirs if key not in own and not (heads and key.startswith(heads))]
+    if other:
+        raise ValueError(
+            f"backbone {backbone}: {other[0]} does not fit; {name} is built on timm's {encoder}, as {known_as(encoder)}"
+        )
+    model.backbone.load_state_dict({key: theirs[key] for key in own})
+    images = getattr(body.model, "pretrained_cfg", {})
+    model.pretrained_cfg |= {key: tuple(images[key]) for key in ("mean", "std") if key in images}
+    drawn = [key for key, _ in model.named_parameters() if not key.startswith("backbone.")]
+    return Loaded(model, body.base, body.revision, body.license, body.citation, body.trained, tuple(drawn))
 
 
 def _from_timm(name: str, trained: bool, how: How) -> Loaded:

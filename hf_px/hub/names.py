@@ -10,7 +10,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import first_line
-from ..models import MODELS
+from ..models import MODELS, encoder_of
 from ..registry import backbones, nearest
 from . import records as _records  # noqa: F401  # fills `backbones`
 from . import timm as _registered  # noqa: F401  # our networks are timm's too
@@ -19,10 +19,22 @@ from .weights import SUFFIXES, check_url, is_weights
 Kind = Literal["record", "url", "file", "directory", "hub", "timm"]
 
 
-def check_name(name: str, *, pretrained: bool | None = None, architecture: str | None = None) -> None:
+def check_name(
+    name: str, *, pretrained: bool | None = None, architecture: str | None = None, backbone: str | None = None
+) -> None:
     """A ValueError for what cannot be, with the nearest names; touches no network, loads nothing."""
     if not name:
         raise ValueError("the name of the model is empty; `hf-px backbones` lists the short ones")
+    if backbone is not None:
+        encoder = encoder_of(name)
+        if encoder is None:
+            raise ValueError(
+                f"{name} is not built on a backbone, {backbone} or other; leave backbone (--backbone) out, or name a "
+                "model as deeplabv3plus-resnet50"
+            )
+        if encoder_of(backbone) is not None:
+            raise ValueError(f"backbone {backbone}: a whole segmenter; name a {encoder}, as {known_as(encoder)}")
+        return check_name(backbone, pretrained=pretrained, architecture=architecture)
     kind = kind_of(name)
     if kind in ("record", "timm") and architecture is not None:
         raise ValueError(f"{name} is an architecture already; leave architecture (--architecture) out")
@@ -51,9 +63,20 @@ def check_name(name: str, *, pretrained: bool | None = None, architecture: str |
         except HFValidationError as error:
             raise ValueError(f"{name}: neither a directory nor a name on the Hub ({first_line(error)})") from error
     elif kind == "timm" or (kind == "record" and pretrained and backbones[name].source is None):
+        if pretrained and (encoder := encoder_of(name)) is not None:
+            raise ValueError(
+                f"{name} has no pretrained weights of its own; name those of its encoder with backbone (--backbone): "
+                f"{known_as(encoder)}"
+            )
         if name in MODELS:
             raise ValueError(f"{name} has no pretrained weights; leave --pretrained out")
         _check_timm_name(name.removeprefix("timm/"), means_trained(name, pretrained))
+
+
+def known_as(encoder: str) -> str:
+    """Names that give trained weights of this architecture."""
+    named = [n for n in backbones if backbones[n].architecture == encoder and backbones[n].source]
+    return ", ".join([*named, *timm.list_pretrained(f"{encoder}.*")[:1]])
 
 
 def kind_of(name: str) -> Kind:

@@ -11,6 +11,8 @@ IMAGENET = Images((3, 224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = Images(
     (3, 224, 224), (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), "bicubic", crop_pct=0.9
 )
+VOC = Images((3, 513, 513), IMAGENET.mean, IMAGENET.std, crop_pct=1.0)
+CHEN = "Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, ECCV 2018"
 HE = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
 KAIMING = "He et al., Delving Deep into Rectifiers, ICCV 2015"
 DINO = "Caron et al., Emerging Properties in Self-Supervised Vision Transformers, ICCV 2021"
@@ -130,6 +132,18 @@ _add(
         HE,
     )
 )
+for _encoder in ("resnet18", "resnet34", "resnet50", "resnet101"):
+    _add(
+        BackboneRecord(
+            f"deeplabv3plus-{_encoder}",
+            f"DeepLabV3+ for segmentation on a {_encoder}, whose weights come from --backbone; output stride 16",
+            None,
+            f"deeplabv3plus_{_encoder}",
+            None,
+            VOC,
+            CHEN,
+        )
+    )
 _add(
     BackboneRecord(
         "resnet50",

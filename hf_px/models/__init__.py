@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .classifier import Classifier, kaiming_normal_
-from .deeplab import DEEPLABS, DeepLabV3Plus
+from .deeplab import DEEPLABS, PREFIX, DeepLabV3Plus
 from .resnet import SmallResNet, resnet18_tiny, resnet20, resnet20_a
 from .vgg import VGG, vgg16_cifar
 
@@ -25,17 +25,28 @@ ARCHITECTURES: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
     "resnet18_tiny": resnet18_tiny,
     **DEEPLABS,
 }
+SEGMENTERS = frozenset(DEEPLABS)  # those that answer for every pixel
 # in tickets that were written before timm knew these networks
 OLD_NAMES = {"resnet20": "resnet20_cifar"}
+
+
+def encoder_of(name: str) -> str | None:
+    """timm's name of the encoder, if a model of that name is a segmenter of ours; both spellings will do."""
+    name = name.removeprefix("timm/").replace("-", "_")
+    return name.removeprefix(PREFIX) if name in SEGMENTERS else None
+
 
 __all__ = [
     "ARCHITECTURES",
     "MODELS",
     "OLD_NAMES",
+    "PREFIX",
+    "SEGMENTERS",
     "VGG",
     "Classifier",
     "DeepLabV3Plus",
     "SmallResNet",
+    "encoder_of",
     "kaiming_normal_",
     "resnet18_tiny",
     "resnet20",

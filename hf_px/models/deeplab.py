@@ -21,6 +21,7 @@ from .classifier import images, kaiming_normal_
 # timm's; those with features at a quarter of the image, and a last stage that can do without its stride
 ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "test_resnet")
 RATES = (6, 12, 18)
+PREFIX = "deeplabv3plus_"
 SIDE, WIDTH, LOW = 513, 256, 48
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -113,7 +114,7 @@ def _build(
 ) -> DeepLabV3Plus:
     model = DeepLabV3Plus(encoder, num_classes, in_chans)
     model.pretrained_cfg = images(
-        f"deeplabv3plus_{encoder}",
+        f"{PREFIX}{encoder}",
         SIDE,
         IMAGENET_MEAN,
         IMAGENET_STD,
@@ -132,4 +133,4 @@ def _builder(encoder: str) -> Callable[..., DeepLabV3Plus]:
     return build
 
 
-DEEPLABS = {f"deeplabv3plus_{encoder}": _builder(encoder) for encoder in ENCODERS}
+DEEPLABS = {f"{PREFIX}{encoder}": _builder(encoder) for encoder in ENCODERS}

@@ -7,6 +7,10 @@ h does not see the data, so all its rows are equal: one row is run, and G needs 
 forward passes per batch, and a forward and backward pass on one row. Exact rescaling makes float32 enough for all of
 them on the CPU, where sums of positive terms stay positive; cuDNN may multiply by transforms whose rounding is
 relative to the largest value, so h is float64 there.
+
+In dense prediction an output k is a class at a pixel; pixels without a label count nothing in G: they are in no loss.
+Of parallel branches, as in DeepLabV3+, h starves the shorter one: every gate in it is open, where f has about half of
+them closed, so each normalised layer of a branch doubles its share. px-path counts open gates only and does not.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import Batch, Batches, Contribution
-from ..forward import call, undisturbed
+from ..forward import call, seen, undisturbed
 from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
 from ..mask import MaskedWeights
 from ..registry import Scores, scorer
@@ -63,7 +67,7 @@ def px(
         row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
-        total = (g.values.sum(0, keepdim=True) * h.values).sum()
+        total = (seen(g.values, batch.labels).sum(0, keepdim=True) * h.values).sum()
         return shares(total, squared, g.exponent + h.exponent)
 
     with undisturbed(model):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..batches import Batch, Batches, Contribution
-from ..forward import undisturbed
+from ..forward import seen, undisturbed
 from ..linearize import PATHS, edge_weights, record, replay, shares
 from ..mask import MaskedWeights
 from ..registry import Scores, scorer
@@ -43,7 +43,7 @@ def px_path(
         _, tape = record(model, weights, batch, norm)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
         flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
-        return shares(flow.values.sum(), squared, flow.exponent)
+        return shares(seen(flow.values, batch.labels).sum(), squared, flow.exponent)
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)
