@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         "--min-per-layer", type=_at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
     )
     how.add_argument(
-        "--norm", help="statistics of normalisation layers, for px: batch, running, released (default: batch)"
+        "--norm", help="statistics of normalisation layers, for px: batch, flow, running, released (default: batch)"
     )
     how.add_argument(
         "--seed", type=_at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"

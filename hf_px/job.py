@@ -22,20 +22,22 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import TestImages, TrainImages, check_source, data_config, open_data, pruning_batches, takes_whole
+from .data import check_source, data_config, open_data, takes_whole
 from .errors import first_line
 from .forward import output_tensor
-from .head import head_of, silent_classes
+from .gallery import gallery
+from .head import head_of, segments, silent_classes
 from .hub.backbones import check_name, load
 from .mask import Mask
-from .metrics import classification_metrics
 from .options import settings_of
+from .overlay import png
 from .prunable import prunable
 from .publish import check_login, check_repo, command, push, save_ticket
 from .registry import norm_option, scorers
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, agreed, check_output, claim, on_main, report
 from .store import load_mask, save_mask
+from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
 from .train import Plan, evaluate
 from .twin import dense_path, load_dense, save_dense
@@ -55,8 +57,12 @@ class Job:
     def __init__(self, kind: str, backbone: Any, examples: Any, training: Any, output: Any, pruning: Any) -> None:
         self.kind, self.training, self.output, self.pruning = kind, training, output, pruning
         self._examples, self._backbone = examples, backbone
-        check_name(backbone.model, pretrained=backbone.pretrained, architecture=backbone.architecture)
+        self._weights = {"pretrained": backbone.pretrained, "architecture": backbone.architecture}
+        self._weights |= {"backbone": backbone.backbone}
+        check_name(backbone.model, **self._weights)
+        self.task = task_of(backbone.model)
         check_source(examples.data)
+        examples.prune_batch_size = examples.prune_batch_size or self.task.prune_batch_size
         self._check_pruning()
         check_trackers(output.report_to)
         check_repo(output.push_to_hub)
@@ -103,7 +109,8 @@ class Job:
         checked_sparsity(self.pruning.sparsity, scope)
         scope.check({}, 1 - self.pruning.sparsity)
         _, self.pruning.rounds = checked_schedule(self.pruning.schedule, self.pruning.rounds, record)
-        self.pruning.norm = norm_option(record, self.pruning.norm).get("norm")
+        norm = self.pruning.norm or self.task.norms.get(record.name)
+        self.pruning.norm = norm_option(record, norm).get("norm")
 
     def _usual_directory(self) -> str:
         words = [self._backbone.model, self._examples.data, self.pruning.scorer, f"{self.pruning.sparsity:g}"]
@@ -126,6 +133,8 @@ class Job:
                 test_split=examples.test_split,
                 image_column=examples.image_column,
                 label_column=examples.label_column,
+                task=self.task.name,
+                num_classes=None if self.task is CLASSIFICATION else backbone.num_classes,
             )
         classes = len(self.data.classes)
         if backbone.num_classes not in (None, classes):
@@ -134,8 +143,8 @@ class Job:
                 "head is made to fit"
             )
         self.plan = Plan(
-            len(self.data.train.labels),
-            min(self.training.batch_size, len(self.data.train.labels)),
+            len(self.data.train),
+            min(self.training.batch_size, len(self.data.train)),
             self.training.epochs,
             seed=self.training.seed,
             processes=accelerator.num_processes,
@@ -144,28 +153,29 @@ class Job:
         with accelerator.main_process_first():
             self.loaded = load(
                 backbone.model,
-                pretrained=backbone.pretrained,
-                architecture=backbone.architecture,
                 num_classes=classes,
                 seed=self.training.seed,
                 revision=backbone.revision,
+                **self._weights,
             )
         self.model = self.loaded.model
         self._name_classes_()
         self.images = self._images()
         self._check_runs(classes)
-        self.train_images = TrainImages(self.data, self.images, self.training.seed)
+        self.train_images = self.task.train_set(self.data, self.images, self.training.seed)
+        self.test_images = self.task.test_set(self.data, self.images)
         tests = DataLoader(
-            TestImages(self.data, self.images),
-            batch_size=max(1, 256 // accelerator.num_processes),
+            self.test_images,
+            batch_size=max(1, self.task.test_batch(*self.images["input_size"][1:]) // accelerator.num_processes),
             num_workers=self.workers,
         )
         self._tests = accelerator.prepare_data_loader(tests)
-        self._metric = classification_metrics(classes)
+        self._metric = self.task.metric(self.data.classes)
         self.run.results |= {
             "data": {
                 "dataset": self.data.dataset, "title": self.data.title, "classes": classes,
-                "train": len(self.data.train.labels), "test": len(self.data.test.labels), "split": self.data.test_split,
+                "train": len(self.data.train), "test": len(self.data.test), "split": self.data.test_split,
+                "task": self.task.pipeline,
             },
             "model": {
                 "base": self.loaded.base, "revision": self.loaded.revision, "license": self.loaded.license,
@@ -202,7 +212,7 @@ class Job:
             side = 16  # digits are 8 pixels wide: a quarter of the work, and nothing lost
         if side is not None:
             images["input_size"] = (channels, side, side)
-        if takes_whole(self.data, images):
+        if self.task is not CLASSIFICATION or takes_whole(self.data, images):
             images |= {"crop_pct": 1.0, "crop_mode": "squash"}
         inner = getattr(self.model, "timm_model", self.model)
         if isinstance(told := getattr(inner, "pretrained_cfg", None), dict):
@@ -220,10 +230,16 @@ class Job:
             raise ValueError(
                 f"{self._backbone.model} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}"
             ) from error
-        if logits.shape != (2, classes):
+        if logits.shape[1:] != self.task.answers(classes, *size[1:]):
             raise ValueError(
                 f"{self._backbone.model} answers with {tuple(logits.shape[1:])} numbers an image, {self.data.name} has "
-                f"{classes} classes; is it a classifier?"
+                f"{classes} classes; is it for {self.task.name}?"
+            )
+        part = self.plan.examples // self.plan.steps_per_epoch // (self.plan.processes * self.plan.accumulation)
+        if segments(self.model) and part < 2:
+            raise ValueError(
+                "a step has single pictures, of which batch norm after the pooling has no statistics; take a --batch_size "
+                f"of at least {2 * self.plan.processes * self.plan.accumulation}, or fewer processes"
             )
 
     def _name_classes_(self) -> None:
@@ -231,6 +247,9 @@ class Job:
         if hasattr(config, "id2label"):  # transformers' pipelines answer with these
             config.id2label = dict(enumerate(self.data.classes))
             config.label2id = {name: i for i, name in enumerate(self.data.classes)}
+        told = getattr(self.model, "pretrained_cfg", None)
+        if isinstance(told, dict) and self.data.classes != tuple(map(str, range(len(self.data.classes)))):
+            told["label_names"] = self.data.classes  # timm's word for them
 
     # the work
 
@@ -255,7 +274,7 @@ class Job:
         examples = self._examples
         batches = None
         if record.needs != "weights":
-            batches = pruning_batches(
+            batches = self.task.pruning_set(
                 self.data, self.images, examples.per_class, examples.prune_batch_size, self.training.seed
             )
         head = self.whole_head()
@@ -291,6 +310,7 @@ class Job:
             "total": mask.total,
             "sparsity": mask.sparsity,
             "whole": head,
+            "emptied": [name for name, bits in mask.bits.items() if not bits.any()],
             "silent_classes": (silent := [self.data.classes[i] for i in silent_classes(self.model, mask)]),
         }
         if silent:
@@ -316,9 +336,7 @@ class Job:
         """The unpruned model after the same training; the cache has it if any run has trained it before."""
         if self.training.dense == "skip":
             return None
-        same = {key: value for key, value in self.settings.items() if key not in _TICKET_ONLY}
-        same = {key: value for key, value in same.items() if key not in settings_of(self.pruning)}
-        path = dense_path(same, self.model, self.data.train)
+        path = self._dense_path()
         twin = copy.deepcopy(self.model)
         found = load_dense(path)
         # each machine has a cache of its own: either all processes train, or none
@@ -341,8 +359,14 @@ class Job:
         self.run.write()
         return twin.to(self.accelerator.device).eval()
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        return evaluate(self.accelerator, model.to(self.accelerator.device), self._tests, self._metric)
+    def _dense_path(self) -> Path:
+        same = {key: value for key, value in self.settings.items() if key not in _TICKET_ONLY}
+        same = {key: value for key, value in same.items() if key not in settings_of(self.pruning)}
+        return dense_path(same, self.model, self.data.train)
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        model.to(self.accelerator.device)
+        return evaluate(self.accelerator, model, self._tests, self.task, self._metric)
 
     def record(self, name: str, model: nn.Module) -> None:
         """Measure on the test set, unless a run before this one did, and write it down."""
@@ -380,8 +404,21 @@ class Job:
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            told["bytes"] = save_ticket(self.directory, model, mask, told, self.images, self.output.layout)
+            told["bytes"] = save_ticket(
+                self.directory, model, mask, told, self.images, self.output.layout, self._predictions(model)
+            )
         self.run.finish()
+
+    def _predictions(self, model: nn.Module) -> bytes | None:
+        """The card's picture, where there is something to see."""
+        if not segments(model):
+            return None
+        models = {"ticket": model.cpu()}
+        if self.training.dense == "train" and (found := load_dense(self._dense_path())) is not None:
+            twin = copy.deepcopy(self.model).cpu()
+            twin.load_state_dict(found[0])
+            models = {"dense": twin, **models}
+        return png(gallery(self.data.test, self.images, self.data.classes, models))
 
     def publish(self) -> None:
         if self.output.push_to_hub and self.accelerator.is_main_process:

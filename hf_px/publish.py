@@ -16,6 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 from torch import nn
 
 from .errors import first_line
+from .hub.card import PREDICTIONS
 from .hub.home import Layout
 from .hub.images import processor_config
 from .hub.remote import explained
@@ -30,9 +31,12 @@ _NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device"
 
 
 def save_ticket(
-    directory: Path, model: nn.Module, mask: Mask, told: Mapping[str, Any], images: Mapping[str, Any], layout: Layout
-) -> dict[str, int]:
+    directory: Path, model: nn.Module, mask: Mask, told: Mapping[str, Any], images: Mapping[str, Any], layout: Layout,
+    predictions: bytes | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Write the ticket of a run that found `told`, and its card; the bytes of each file, and of the dense tensors."""
+    if predictions is not None:  # first: the card shows what is there
+        write_atomic(directory / PREDICTIONS, predictions)
     base, revision = told["model"]["base"], told["model"]["revision"]
     on_hub = base is not None and base.count("/") == 1  # else the address of a file, which stands among the settings
     Ticket(
@@ -85,6 +89,7 @@ def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
     data, found = told["data"], told["results"]
     pruned = found.get("pruned", {})
     note = f"{data['test']:,} images, last epoch, seed {told['settings']['seed']}"
+    by_class = {"mean_iou": "iou"}  # what a metric is the mean of
     return [
         {
             "dataset": data["dataset"],
@@ -94,9 +99,12 @@ def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:
             "value": value,
             "dense": found.get("dense", {}).get(metric),
             "note": f"{note}; {pruned[metric]:.4f} before training" if pruned.get(metric) is not None else note,
+            "task": data.get("task"),
+            "by_class": found["ticket"].get(by_class.get(metric)),
+            "dense_by_class": found.get("dense", {}).get(by_class.get(metric)),
         }
         for metric, value in found["ticket"].items()
-        if metric != "loss"
+        if isinstance(value, float) and metric != "loss"
     ]
 
 

@@ -118,8 +118,7 @@ def prune(
                 bar(mask)
                 if on_round is not None:
                     on_round(t, mask)
-        _check_alive(model, mask, data)
-        _tell_emptied(mask, min_per_layer)
+        _tell_lost(mask, _check_alive(model, mask, data), record.name)
         return mask
 
 
@@ -179,13 +178,14 @@ def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
         )
 
 
-def _check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> None:
+def _check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> Mapping[str, Tensor]:
+    """Which kept weights lie on a path, where that can be known; an error if none does."""
     if data is None:
-        return  # neither batches nor the model tell what an input looks like
+        return mask.bits  # neither batches nor the model tell what an input looks like
     try:
         live = live_weights(model, mask, data.first())
     except UnsupportedModelError:
-        return  # a scorer without paths on a model without rules: hf_px.summary says that it is unknown
+        return mask.bits  # a scorer without paths on a model without rules: hf_px.summary says that it is unknown
     if not any(bool(bits.any()) for bits in live.values()):
         empty = [name for name, bits in mask.bits.items() if not bits.any()]
         thin = sorted(mask.bits, key=lambda name: float(mask.bits[name].float().mean()))[:3]
@@ -194,17 +194,26 @@ def _check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> None:
             f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); "
             "use min_per_layer, more rounds, scope='erk', or a lower sparsity"
         )
+    return live
 
 
-def _tell_emptied(mask: Mask, min_per_layer: int) -> None:
+def _tell_lost(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> None:
     """A layer beside others may go and the network still answers: a skip, a branch. Nobody else would notice."""
     empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
-    if empty:
+    cut_off = [name for name in mask.bits if name not in empty and not live[name].any()]
+    said = [f"no weight is left in {_few(empty)}"] if empty else []
+    said += [f"no weight on a path is left in {_few(cut_off)}"] if cut_off else []
+    if said:
+        way = "norm='flow' gives every branch its share; " if scorer == "px" else ""
         warnings.warn(
-            f"{len(empty)} of {len(mask.bits)} layers have no weight left: {', '.join(empty[:5])}"
-            f"{', …' * (len(empty) > 5)}; min_per_layer=… leaves each layer some (it is {min_per_layer})",
+            f"of {len(mask.bits)} layers, {' and '.join(said)}: the network answers without them. {way}min_per_layer=… "
+            "leaves each layer some weights; or more rounds, or a lower sparsity",
             stacklevel=3,
         )
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names[:5])}{', …' * (len(names) > 5)})"
 
 
 # before work starts

@@ -209,7 +209,7 @@ def _same(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 def report(results: Mapping[str, Any], directory: Path, repo: str | None = None) -> str:
     """What the run found, as a table, and the line that loads its ticket."""
     found, mask, sizes = results["results"], results["mask"], results["bytes"]
-    metrics = [name for name in found["ticket"] if name != "loss"]
+    metrics = [name for name, value in found["ticket"].items() if isinstance(value, float) and name != "loss"]
     weights = {"dense": mask["total"], "pruned": mask["kept"], "ticket": mask["kept"]}
     stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
     titles = {"dense": "dense", "pruned": "pruned, before training", "ticket": "ticket"}

@@ -21,12 +21,15 @@ from typing import Any
 from .runs import NAME, check_output
 from .store import left_over, write_atomic
 
-CSV, TABLE, FIGURE = "results.csv", "table.md", "accuracy"
-_OWN = {"cells", "logs", CSV, TABLE, f"{FIGURE}.svg", f"{FIGURE}.png"}
+CSV, TABLE = "results.csv", "table.md"
+# the metric that a table and a figure show, by which the figure is named: the first that the cells have
+TITLES = {"accuracy": "accuracy", "mean_iou": "mean IoU"}
+_OWN = {"cells", "logs", CSV, TABLE, *(f"{metric}.{kind}" for metric in TITLES for kind in ("svg", "png"))}
 _OF_A_CELL = {"scorer", "sparsity", "seed", "rounds"}
 COLUMNS = (
     "model", "data", "method", "sparsity", "true_sparsity", "seed", "dense_accuracy", "pruned_accuracy",
-    "ticket_accuracy", "dense_top_5_accuracy", "pruned_top_5_accuracy", "ticket_top_5_accuracy", "kept", "total",
+    "ticket_accuracy", "dense_top_5_accuracy", "pruned_top_5_accuracy", "ticket_top_5_accuracy", "dense_mean_iou",
+    "pruned_mean_iou", "ticket_mean_iou", "kept", "total",
     "mask_digest", "bytes", "seconds",
 )  # fmt: skip
 # Okabe and Ito's, which colour-blind readers tell apart, without their yellow: too pale for a line on white
@@ -107,7 +110,8 @@ class Sweep:
     def state(self, cell: Cell) -> str:
         told = self.told(cell)
         if told.get("finished"):
-            return f"finished, accuracy {told['results']['ticket']['accuracy']:.2%}"
+            found = told["results"]["ticket"]
+            return "finished, " + ", ".join(f"{TITLES[key]} {found[key]:.2%}" for key in TITLES if key in found)
         if self.log(cell).is_file():
             with open(self.log(cell), "ab") as log:
                 if not _lock(log):
@@ -155,20 +159,20 @@ class Sweep:
         write_atomic(self.directory / CSV, as_csv(rows).encode())
         write_atomic(self.directory / TABLE, as_table(rows, title).encode())
         for kind in ("svg", "png"):
-            write_atomic(self.directory / f"{FIGURE}.{kind}", as_figure(rows, title, kind))
+            write_atomic(self.directory / f"{metric_of(rows)}.{kind}", as_figure(rows, title, kind))
 
 
 def row(cell: Cell, told: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the CSV. `seconds` leave the dense twin out, which one cell trains and the others find in the cache."""
     found, mask, sizes = told["results"], told["mask"], told["bytes"]
-    accuracies = {
+    metrics = {
         f"{stage}_{metric}": found.get(stage, {}).get(metric, "")
-        for metric in ("accuracy", "top_5_accuracy")
+        for metric in ("accuracy", "top_5_accuracy", "mean_iou")
         for stage in ("dense", "pruned", "ticket")
     }
     values = {
         "model": told["settings"]["model"], "data": told["settings"]["data"], "method": cell.method,
-        "sparsity": cell.sparsity, "true_sparsity": mask["sparsity"], "seed": cell.seed, **accuracies,
+        "sparsity": cell.sparsity, "true_sparsity": mask["sparsity"], "seed": cell.seed, **metrics,
         "kept": mask["kept"], "total": mask["total"], "mask_digest": mask["digest"],
         "bytes": sizes.get("ticket.safetensors", sizes.get("model.safetensors")),
         "seconds": round(sum(value for name, value in told["seconds"].items() if name != "dense"), 2),
@@ -184,17 +188,24 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def by_seed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[float, list[float]]]:
-    """{method: {sparsity: accuracies in %, one a seed}}"""
+def metric_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """By which the methods are compared: what the cells' tickets have."""
+    return next(metric for metric in TITLES if rows[0][f"ticket_{metric}"] != "")
+
+
+def by_seed(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, list[float]]]:
+    """{method: {sparsity: the metric in %, one a seed}}"""
     found: dict[str, dict[float, list[float]]] = {}
+    key = f"ticket_{metric_of(rows)}"
     for line in rows:
-        found.setdefault(line["method"], {}).setdefault(line["sparsity"], []).append(100 * line["ticket_accuracy"])
+        found.setdefault(line["method"], {}).setdefault(line["sparsity"], []).append(100 * line[key])
     return found
 
 
-def dense_by_seed(rows: Iterable[Mapping[str, Any]]) -> list[float]:
+def dense_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Of the dense twin, in %: one a seed, whichever cells have it."""
-    return list({r["seed"]: 100 * r["dense_accuracy"] for r in rows if r["dense_accuracy"] != ""}.values())
+    key = f"dense_{metric_of(rows)}"
+    return list({line["seed"]: 100 * line[key] for line in rows if line[key] != ""}.values())
 
 
 def spread(values: Sequence[float]) -> float:
@@ -223,8 +234,8 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     lines = [
         f"# {title}",
         "",
-        f"Accuracy on the test set in %, {seeds}, by the part of the weights that was removed; the best of each "
-        f"column in bold{'; (n=…) where fewer seeds are done' if fewer else ''}.",
+        f"{_capital(TITLES[metric_of(rows)])} on the test set in %, {seeds}, by the part of the weights that was "
+        f"removed; the best of each column in bold{'; (n=…) where fewer seeds are done' if fewer else ''}.",
         "",
         f"| {f'dense: {shown(dense)}' if dense else 'method'} | {' | '.join(map(percent, sparsities))} |",
         f"|---{'|---' * len(sparsities)}|",
@@ -236,7 +247,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
 
 
 def as_figure(rows: Sequence[Mapping[str, Any]], title: str, kind: str) -> bytes:
-    """Accuracy against density on a log scale, on which the paper's nine sparsities lie evenly, dense on the left."""
+    """The metric against density on a log scale, on which the paper's nine sparsities lie evenly, dense on the left."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -268,7 +279,7 @@ def as_figure(rows: Sequence[Mapping[str, Any]], title: str, kind: str) -> bytes
         axes.set_xticks([1 - s for s in ticks], [percent(s) for s in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("weights removed" + (", on a log scale of those left" if len(shown) > 1 else ""))
-        axes.set_ylabel("test accuracy, %")
+        axes.set_ylabel(f"test {TITLES[metric_of(rows)]}, %")
         most = len({line["seed"] for line in rows})
         axes.set_title(f"{title}{f', {most} seeds: mean ± deviation' if most > 1 else ''}", fontsize=10, loc="left")
         axes.grid(True, color="0.9", linewidth=0.8)
@@ -284,6 +295,10 @@ def as_figure(rows: Sequence[Mapping[str, Any]], title: str, kind: str) -> bytes
 def check_figures() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError("the figure needs matplotlib, which is not here; pip install 'hf-px[recipes]'")
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def percent(sparsity: float) -> str:

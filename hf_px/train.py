@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from .forward import output_tensor
-from .metrics import ranked
+from .forward import IGNORE, output_tensor
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
 ScheduleName = Literal["step", "cosine", "constant"]
@@ -63,13 +62,6 @@ class Plan:
         """How many examples the step has."""
         small, larger = divmod(self.examples, self.steps_per_epoch)
         return small + (step % self.steps_per_epoch < larger)
-
-    def weight(self, step: int, examples: int) -> float:
-        """What the mean loss over `examples` of this step counts for.
-
-        accelerate divides by `accumulation`, DDP by `processes`; after that every example of the step counts 1/b.
-        """
-        return self.processes * self.accumulation * examples / self.size(step)
 
     def draws(self, start: int, rank: int) -> Iterator[list[tuple[int, int]]]:
         """From step `start` to the end, part by part, this process's share of it: lists of (epoch, index)."""
@@ -135,14 +127,42 @@ def set_lr_(optimizer: Optimizer, lr: float) -> None:
 
 
 def distilled(
-    logits: Tensor, labels: Tensor, teacher: Tensor | None, *, weight: float, t: float, smooth: float
+    logits: Tensor, targets: Tensor, teacher: Tensor | None, *, weight: float, t: float, smooth: float
 ) -> Tensor:
-    """(1 - α) CE(z, y) + α t² KL(softmax(z_teacher / t) || softmax(z / t)), a mean; CE alone without a teacher."""
-    loss = F.cross_entropy(logits.float(), labels, label_smoothing=smooth)
+    """(1 - α) CE(z, y) + α t² KL(softmax(z_teacher / t) || softmax(z / t)), CE alone without a teacher.
+
+    A mean over `labelled`: images, or pixels that have a label; zero if none has.
+    """
+    count = labelled(targets).sum().clamp(min=1)
+    ignore = IGNORE if targets.dim() > 1 else -100  # class 255 of ImageNet is a class like any other
+    total = F.cross_entropy(logits.float(), targets, ignore_index=ignore, label_smoothing=smooth, reduction="sum")
+    loss = total / count
     if teacher is None:
         return loss
-    mine, theirs = (F.log_softmax(z.float() / t, dim=-1) for z in (logits, teacher))
-    return (1 - weight) * loss + weight * t * t * F.kl_div(mine, theirs, log_target=True, reduction="batchmean")
+    mine, theirs = (F.log_softmax(z.float() / t, dim=1) for z in (logits, teacher))
+    apart = F.kl_div(mine, theirs, log_target=True, reduction="none").sum(1)
+    if targets.dim() > 1:
+        apart = apart * (targets != IGNORE)
+    return (1 - weight) * loss + weight * t * t * apart.sum() / count
+
+
+def labelled(targets: Tensor) -> Tensor:
+    """By example, how many of its answers are right or wrong: one for an image, its pixels with a label for a mask."""
+    return torch.ones_like(targets) if targets.dim() == 1 else (targets != IGNORE).flatten(1).sum(1)
+
+
+def part_weights(accelerator: Any, plan: Plan, step: int, targets: Sequence[Tensor]) -> list[float]:
+    """What the mean loss of each part of this process's step counts for.
+
+    accelerate divides by `accumulation`, DDP by `processes`; after that every image of the step counts 1/b, and of
+    masks every pixel with a label counts the same, wherever it is.
+    """
+    counts = [int(labelled(target).sum()) for target in targets]
+    total = plan.size(step)
+    if targets[0].dim() > 1:
+        mine = torch.tensor(sum(counts), device=accelerator.device)
+        total = max(1, int(accelerator.reduce(mine, "sum")))
+    return [plan.processes * plan.accumulation * count / total for count in counts]
 
 
 class EpochLoss:
@@ -187,24 +207,25 @@ def mixed(*numbers: int) -> int:
 
 
 @torch.no_grad()
-def evaluate(accelerator: Any, model: nn.Module, batches: Any, metric: Any) -> dict[str, float]:
+def evaluate(accelerator: Any, model: nn.Module, batches: Any, task: Any, metric: Any) -> dict[str, Any]:
     """{metric: value} and the mean loss over every example of the test set once, on however many processes.
 
     `batches` is a DataLoader as accelerate prepared it: it fills the last batch of each process up, and
     gather_for_metrics takes that away again.
     """
     model.eval()
-    total, count = 0.0, 0
+    total, answers, examples = 0.0, 0, 0
     for x, y in batches:
         with accelerator.autocast():
             logits = output_tensor(model(x)).float()
-        losses = F.cross_entropy(logits, y, reduction="none")
-        best, losses, y = accelerator.gather_for_metrics((ranked(logits), losses, y))
-        metric.add_batch(predictions=best, references=y)
-        total, count = total + float(losses.double().sum()), count + len(y)
-    if count != len(batches.dataset):
-        raise RuntimeError(f"{count} examples evaluated, the test set has {len(batches.dataset)}")
-    return {**metric.compute(), "loss": total / count}
+        losses = F.cross_entropy(logits, y, ignore_index=IGNORE if y.dim() > 1 else -100, reduction="none")
+        losses = losses.double().view(len(y), -1).sum(1)
+        losses, counts, *measured = accelerator.gather_for_metrics((losses, labelled(y), *task.measure(logits, y)))
+        task.add(metric, *measured)
+        total, answers, examples = total + float(losses.sum()), answers + int(counts.sum()), examples + len(losses)
+    if examples != len(batches.dataset):
+        raise RuntimeError(f"{examples} examples evaluated, the test set has {len(batches.dataset)}")
+    return {**metric.compute(), "loss": total / answers}
 
 
 def sync_buffers_(*models: nn.Module) -> None:

@@ -16,22 +16,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from .data import Split
+from .data import Pairs, Split
 from .runs import versions
 from .store import write_atomic
 
 
-def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split) -> Path:
+def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split | Pairs) -> Path:
     """Where the dense twin with these settings, first weights and training data is, or will be.
 
-    Of the data all labels count, and sixteen images: to read them all may take hours, and a folder that was changed
-    has other labels, or other images, almost always.
+    Of the data what `digest_parts` gives: all labels, and sixteen images. To read them all may take hours, and a folder
+    that was changed has other labels, or other images, almost always.
     """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     digest.update(json.dumps(versions(), sort_keys=True).encode())
-    digest.update(train.labels.numpy().tobytes())
-    for index in range(0, len(train), -(-len(train) // 16)):
-        digest.update(train.image(index).tobytes())
+    for part in train.digest_parts():
+        digest.update(part)
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

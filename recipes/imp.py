@@ -12,7 +12,7 @@
         the same again after a crash: goes on where it was, and ends with the same bits
 
 It costs as many trainings as it has rounds, and one more. In the output directory: the ticket with its card, and
-results.json, every result and setting, with the accuracy after each round.
+results.json, every result and setting, with the metrics after each round.
 
 Frankle & Carbin, The Lottery Ticket Hypothesis, ICLR 2019; Frankle et al., Linear Mode Connectivity and the Lottery
 Ticket Hypothesis, ICML 2020; Renda et al., Comparing Rewinding and Fine-tuning, ICLR 2020.
@@ -176,7 +176,8 @@ def note(job: Job, t: int, name: str, mask: hf_px.Mask) -> None:
     found = {key.removeprefix("test_"): value for key, value in last.items() if key.startswith("test_")}
     row = {"round": t, "sparsity": mask.sparsity, "kept": mask.kept, **found}
     job.run.results["rounds"] = [*job.run.results.get("rounds", [])[:t], row]
-    job.say(f"round {t} of {job.pruning.rounds}: sparsity {mask.sparsity:.2%}, accuracy {row['accuracy']:.2%}")
+    what = job.task.headline
+    job.say(f"round {t} of {job.pruning.rounds}: sparsity {mask.sparsity:.2%}, {what} {row[what]:.2%}")
 
 
 def check(pruning: Pruning, training: Training) -> None:

@@ -7,6 +7,8 @@
     accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
             --epochs 30 --lr 0.01 --lr_schedule cosine --push_to_hub me/flowers-resnet50-px-90
         any timm or transformers model, any labelled images, and the ticket goes to the Hub
+    accelerate launch recipes/prune_finetune.py --config recipes/configs/voc2012_deeplabv3plus_mocov2.yaml
+        segmentation: a DeepLabV3+ on pictures with masks; the model decides which task it is
     accelerate launch recipes/prune_finetune.py ... --resume
         the same again after a crash: goes on where it was, and ends with the same bits
     ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 recipes/prune_finetune.py ...
@@ -45,6 +47,7 @@ from hf_px.train import (
     loader,
     make_optimizer,
     mixed,
+    part_weights,
     set_lr_,
     sync_buffers_,
 )  # fmt: skip
@@ -56,12 +59,17 @@ class Backbone:
     model: str = knob(
         "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, a file"
     )
+    backbone: str | None = knob(
+        None, "of a segmenter: whose weights its encoder starts from, named as a model is: mocov2-resnet50, say"
+    )
     architecture: str | None = knob(
         None, "what a weights file holds, which does not say so itself: a short name or a timm name"
     )
     pretrained: bool | None = flag(None, "take trained weights, or with false random ones (default: as the name says)")
     revision: str | None = knob(None, "commit, branch or tag of a model on the Hub")
-    num_classes: int | None = knob(None, "an error if the data has another number (default: as many as it has)")
+    num_classes: int | None = knob(
+        None, "an error if the data has another number (default: as many as it has, or as masks show)"
+    )
 
     def __post_init__(self) -> None:
         at_least(1, num_classes=self.num_classes)
@@ -70,7 +78,9 @@ class Backbone:
 @dataclass
 class Examples:
     _argument_group_name = "data"
-    data: str = knob("digits", "digits, cifar10, cifar100, tiny-imagenet, imagenet-1k, org/name on the Hub, or a path")
+    data: str = knob(
+        "digits", "digits, cifar10, cifar100, tiny-imagenet, imagenet-1k, voc2012, org/name on the Hub, or a path"
+    )
     data_config: str | None = knob(None, "which one, of a Hub data set that has several")
     data_revision: str | None = knob(None, "commit, branch or tag of a data set on the Hub")
     train_split: str | None = knob(None, "the split to prune and train on (default: train)")
@@ -79,13 +89,15 @@ class Examples:
         None, "where the images are (default: image, img, or the only column that holds images)"
     )
     label_column: str | None = knob(
-        None, "where the classes are (default: label, labels, or the only column that holds classes)"
+        None, "where the classes are, or masks of them (default: label, labels, mask, or the only one that could be)"
     )
     image_size: int | None = knob(
         None, "side of the images (default: the model's own; 16 for digits on 32-pixel models)"
     )
-    per_class: int = knob(10, "images of each class to prune by: the paper's |D|")
-    prune_batch_size: int = knob(100, "so many of them go through the network at once")
+    per_class: int = knob(10, "images of each class, or with it, to prune by: the paper's |D|")
+    prune_batch_size: int | None = knob(
+        None, "so many of them go through the network at once (default: 100; 8 pictures with masks)"
+    )
     num_workers: int | None = knob(None, "processes that decode images (default: by the data and the cores)")
 
     def __post_init__(self) -> None:
@@ -104,7 +116,9 @@ class Pruning:
     )
     schedule: str = knob("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = knob(
-        None, "for px, whose statistics normalisation layers use: batch, running, released (default: batch)"
+        None,
+        "for px, whose statistics normalisation layers use: batch, flow, running, released (default: batch; flow for "
+        "segmentation, where batch would empty a branch)",
     )
     min_per_layer: int = knob(0, "leave each layer at least so many weights")
     exclude: list[str] = knob([], "names of tensors to leave whole, and out of the count: conv.weight, say")
@@ -250,8 +264,10 @@ def train(
             drops=knobs.lr_drops, factor=knobs.lr_drop_factor, warmup=knobs.warmup_epochs,
         )  # fmt: skip
         set_lr_(optimizer, lr)
-        for part in range(plan.accumulation):
-            x, y = (tensor.to(accelerator.device, non_blocking=True) for tensor in next(batches))
+        parts = [next(batches) for _ in range(plan.accumulation)]
+        weights = part_weights(accelerator, plan, step, [y for _, y in parts])
+        for part, (x, y) in enumerate(parts):
+            x, y = (tensor.to(accelerator.device, non_blocking=True) for tensor in (x, y))
             torch.manual_seed(mixed(knobs.seed, step, part, accelerator.process_index))  # dropout, drop path
             with accelerator.accumulate(wrapped):
                 logits = output_tensor(wrapped(x))
@@ -260,7 +276,7 @@ def train(
                     logits, y, answers,
                     weight=knobs.distill, t=knobs.distill_temperature, smooth=knobs.label_smoothing,
                 )  # fmt: skip
-                loss = loss * plan.weight(step, len(y))  # so that every image of the step counts the same
+                loss = loss * weights[part]  # so that every image, or pixel, of the step counts the same
                 accelerator.backward(loss)
                 if knobs.grad_clip and accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(wrapped.parameters(), knobs.grad_clip)
@@ -280,11 +296,12 @@ def train(
             sync_buffers_(model, trained)
             row = {"epoch": epoch, "lr": lr, "train_loss": running.end(f"{name}, epoch {epoch}")}
             if epoch % job.output.eval_epochs == 0 or step == plan.steps:
-                row |= {f"test_{key}": value for key, value in job.evaluate(trained).items()}
+                found = job.evaluate(trained)
+                row |= {f"test_{key}": value for key, value in found.items() if isinstance(value, float)}
             history = [*history, row]
             accelerator.log({f"{name}/{key}": value for key, value in row.items()}, step=epoch)
             bar.set_postfix(
-                {key: f"{value:.4g}" for key, value in row.items() if key in ("train_loss", "test_accuracy")}
+                {key: f"{row[key]:.4g}" for key in ("train_loss", f"test_{job.task.headline}") if key in row}
             )
         if saving and accelerator.is_main_process:
             tensors, notes = state_of(model, optimizer, trained if ema else None)

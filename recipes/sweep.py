@@ -11,8 +11,8 @@
 Run it again after a crash: what is finished stays as it is, what was begun goes on where it was. Run it again with
 more methods or seeds, and they join the table. Run it twice at the same time, on two GPUs say, and they share the work.
 
-In the output directory, after every cell: results.csv, one line a cell; table.md; accuracy.svg and accuracy.png.
-cells/ holds the runs with their tickets, logs/ what they printed.
+In the output directory, after every cell: results.csv, one line a cell; table.md; and a figure, accuracy or
+mean_iou, as .svg and .png. cells/ holds the runs with their tickets, logs/ what they printed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def tell(sweep: Sweep, cells: Sequence[Cell], failed: Mapping[Cell, int]) -> Non
     if failed:
         print(f"\n{len(failed)} of {len(cells)} cells failed; the same command tries them again", file=sys.stderr)
     if len(failed) < len(cells):
-        print(f"wrote {sweep.directory}: results.csv, table.md, accuracy.svg and accuracy.png")
+        print(f"wrote {sweep.directory}: results.csv, table.md and the figure")
 
 
 def command(asked: argparse.Namespace, sweep: Sweep, cell: Cell) -> list[str]:

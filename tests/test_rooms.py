@@ -20,7 +20,10 @@ LEVELS = [
     ["scorers"],
     ["rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],
-    ["data", "metrics", "options", "train", "runs", "twin", "trackers", "publish", "job", "sweep", "commands", "cli"],
+    [
+        "data", "metrics", "tasks", "options", "train", "runs", "twin", "trackers", "gallery", "publish", "job", "sweep",
+        "commands", "cli",
+    ],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}

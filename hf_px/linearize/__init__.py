@@ -2,7 +2,7 @@
 
 from .audit import check_visible
 from .reach import live_weights
-from .tape import Entry, Flow, Replay, record, replay, ungated, without_gates
+from .tape import Entry, Flow, Replay, record, replay, ungated, with_own_scales, without_gates
 from .views import ABSOLUTE, ONES, PATHS, SQUARED, View, edge_weights, power, shares
 from .walk import walk
 
@@ -10,5 +10,5 @@ __all__ = [
     "ABSOLUTE", "ONES", "PATHS", "SQUARED",
     "Entry", "Flow", "Replay", "View",
     "check_visible", "edge_weights", "live_weights", "power", "record", "replay", "shares", "ungated", "walk",
-    "without_gates",
+    "with_own_scales", "without_gates",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Normalisation on the paths: y = γ/σ · x, with σ as recorded, as stored, or unknown."""
+"""Normalisation on the paths: y = γ/σ · x, with σ as recorded, as stored, as the paths' own flow has it, or unknown."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class Scale:
 
     r: Tensor
     gamma: Tensor | None
+    own: bool = False  # divide by the mean of what flows in instead: a layer then passes on as much flow as any other
+
+    def over(self, x: Tensor) -> tuple[int, ...]:
+        """The axes of x that the statistics are taken over: those on which r does not depend."""
+        return tuple(axis for axis in range(-x.dim(), 0) if -axis > self.r.dim() or self.r.shape[axis] == 1)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ class Normalise(Rule):
         if edges == 0:
             return run.alias(x)
         scale: Tensor | None
+        if saved is not None and saved.own:
+            gamma = 1.0 if saved.gamma is None else power(saved.gamma.to(x.dtype), edges)
+            mean = x.detach().mean(saved.over(x), keepdim=True)
+            # where nothing flows, nothing is to be scaled
+            scaled = x * (gamma * torch.where(mean > 0, mean.reciprocal(), 0.0))
+            return run.anew(scaled, x)
         if saved is not None:
             r = run.match(power(saved.r.to(x.dtype), edges), x)
             scale = r if saved.gamma is None else r * power(saved.gamma.to(x.dtype), edges)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..batches import Batch, Batches, Contribution
 from ..forward import call, seen, undisturbed
-from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
+from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated, with_own_scales, without_gates
 from ..mask import MaskedWeights
 from ..registry import Scores, scorer
 
@@ -41,12 +41,14 @@ def px(
     batches: Batches,
     *,
     generator: torch.Generator,
-    norm: Literal["batch", "running", "released"] = "batch",
+    norm: Literal["batch", "flow", "running", "released"] = "batch",
 ) -> Scores:
     """`norm`: σ of a normalisation layer, an edge of weight γ/σ in h.
 
     batch     σ of this batch through the masked network of this round, held constant. As a branch thins, its σ
               falls and its gain rises, so that no layer is starved.
+    flow      σ² is the mean of h itself before the layer, held constant: every branch carries flow, however short. For
+              networks with branches of unequal depth; no longer the bound on the trace.
     running   the stored σ: Algorithm 1 to the letter. At initialisation σ = 1, and branches beside a shortcut die.
     released  what the authors' code of April 2024 computes, which is not Algorithm 1; see _released.
     """
@@ -54,16 +56,17 @@ def px(
         with undisturbed(model, batch_statistics=True):
             total = batches.sum(lambda batch: _released(model, weights, batch), like=weights)
         return {name: s.abs() for name, s in total.items()}
-    if norm not in ("batch", "running"):
-        raise ValueError(f"norm={norm!r}: px knows batch, running and released")
+    if norm not in ("batch", "flow", "running"):
+        raise ValueError(f"norm={norm!r}: px knows batch, flow, running and released")
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
-        _, tape = record(model, weights, batch, norm)
+        _, tape = record(model, weights, batch, "running" if norm == "running" else "batch")
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape)
         tape = without_gates(tape)  # h has all of them open; their memory goes to its gradients
+        tape = with_own_scales(tape) if norm == "flow" else tape
         row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
