@@ -238,8 +238,8 @@ class Job:
         part = self.plan.examples // self.plan.steps_per_epoch // (self.plan.processes * self.plan.accumulation)
         if segments(self.model) and part < 2:
             raise ValueError(
-                "a step has single pictures, of which batch norm after the pooling has no statistics; take a --batch_size "
-                f"of at least {2 * self.plan.processes * self.plan.accumulation}, or fewer processes"
+                "a step has single pictures, of which batch norm after the pooling has no statistics; --batch_size "
+                f"must be at least {2 * self.plan.processes * self.plan.accumulation}, or take fewer processes"
             )
 
     def _name_classes_(self) -> None:

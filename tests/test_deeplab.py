@@ -275,16 +275,19 @@ def share(depth: int, method: str, **options: Any) -> float:
     return short / (short + long)
 
 
-def test_open_gates_multiply_a_branch_by_two_or_more_for_each_of_its_layers() -> None:
-    """f has about half of its gates closed, h has none. px-path counts open gates only; norm="flow" divides by h."""
-    px = {depth: share(depth, "px") for depth in (1, 5, 9, 13)}
-    odds = [p / (1 - p) for p in px.values()]
-    assert odds[0] == pytest.approx(1, abs=0.5)
-    assert all(a / b > 2**4 / 2 for a, b in pairwise(odds))  # four layers more
-    assert px[13] < 1e-3
-    for depth in px:
-        assert share(depth, "px-path") > 0.02
-        assert 0.2 < share(depth, "px", norm="flow") < 0.8
+def test_each_normalised_layer_of_a_branch_multiplies_its_share() -> None:
+    """By 1 / Var relu(z) in px, where every input of h is 1, by E relu(z)² / Var relu(z) in px-path; by norm="flow" not."""
+    variance = 1 / 2 - 1 / (2 * math.pi)  # of relu(z), z ~ N(0, 1)
+    for factor, method, options in (
+        (1 / variance, "px", {}),
+        (1 / 2 / variance, "px-path", {}),
+        (1.0, "px", {"norm": "flow"}),
+    ):
+        shares = [share(depth, method, **options) for depth in (1, 5, 9, 13)]
+        odds = [p / (1 - p) for p in shares]
+        assert odds[0] == pytest.approx(1, abs=0.5)
+        for a, b in pairwise(odds):  # four layers more
+            assert factor**4 / 2 < a / b < factor**4 * 2
 
 
 def test_px_by_its_own_flow_is_the_formula() -> None:
