@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from functools import partial
@@ -276,7 +277,7 @@ def share(depth: int, method: str, **options: Any) -> float:
 
 
 def test_each_normalised_layer_of_a_branch_multiplies_its_share() -> None:
-    """By 1 / Var relu(z) in px, where every input of h is 1, by E relu(z)² / Var relu(z) in px-path; by norm="flow" not."""
+    """By 1 / Var relu(z) in px, where all inputs of h are 1, by E relu(z)² / Var relu(z) in px-path; not by "flow"."""
     variance = 1 / 2 - 1 / (2 * math.pi)  # of relu(z), z ~ N(0, 1)
     for factor, method, options in (
         (1 / variance, "px", {}),

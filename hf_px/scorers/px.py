@@ -9,10 +9,10 @@ them on the CPU, where sums of positive terms stay positive; cuDNN may multiply 
 relative to the largest value, so h is float64 there.
 
 In dense prediction an output k is a class at a pixel; pixels without a label count nothing in G: they are in no loss.
-Of parallel branches, as in DeepLabV3+, h starves the shorter one: a layer divides by σ² = Σθ² Var relu(z), and in h each
-input is 1, not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1). So every normalised layer of a branch multiplies its share by
-2.9: a ResNet's 16 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path closes the gates, and has 1.5 instead of
-2.9; norm="flow" has 1.
+Of parallel branches, as in DeepLabV3+, h starves the shorter one. A layer divides by σ² = Σθ² Var relu(z), and in h
+each input is 1, not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1): so every normalised layer of a branch multiplies its
+share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path closes the gates, and has 1.5
+instead of 2.9; norm="flow" has 1.
 """
 
 from __future__ import annotations
