@@ -1,4 +1,4 @@
-"""Launched by test_metrics.py, once per process: gather a known test set, and write what came out."""
+"""Launched by test_metrics.py and test_mean_iou.py, once per process: gather a known test set, and write the result."""
 
 import json
 import sys
@@ -7,7 +7,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-from hf_px.metrics import classification_metrics, ranked
+from hf_px.forward import IGNORE
+from hf_px.metrics import MeanIoU, classification_metrics, confusion, ranked
 
 
 def known(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,14 +21,29 @@ def known(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, labels
 
 
-def main(output: str, count: int, batch_size: int) -> None:
+def known_masks(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Predictions and labels of 4x5 pixels in 3 classes; the first pictures are all right, as above."""
+    generator = torch.Generator().manual_seed(0)
+    called, labels = (torch.randint(3, (count, 4, 5), generator=generator) for _ in range(2))
+    labels[:3] = called[:3]
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = IGNORE
+    return called, labels
+
+
+def main(output: str, count: int, batch_size: int, masks: bool) -> None:
     accelerator = Accelerator(cpu=True)
-    loader = accelerator.prepare(DataLoader(TensorDataset(*known(count)), batch_size=batch_size))
+    dataset = TensorDataset(*(known_masks if masks else known)(count))
+    loader = accelerator.prepare(DataLoader(dataset, batch_size=batch_size))
     found = {"world": accelerator.num_processes, "rank": accelerator.process_index, "results": []}
-    metrics = classification_metrics(10)
+    metrics = MeanIoU(3) if masks else classification_metrics(10)
     for _ in range(2):  # the second must not remember the first
         seen = 0
         for x, y in loader:
+            if masks:
+                matrices = accelerator.gather_for_metrics(confusion(x, y, 3))
+                seen += len(matrices)
+                metrics.add_counts(matrices)
+                continue
             predictions, references = accelerator.gather_for_metrics((ranked(x), y))
             seen += len(references)
             metrics.add_batch(predictions=predictions, references=references)
@@ -41,4 +57,4 @@ def main(output: str, count: int, batch_size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), masks=sys.argv[4:] == ["masks"])

@@ -484,7 +484,7 @@ def _copy_of(home: Path, name: str) -> dict[str, datasets.Dataset]:
 
 def test_a_preset_takes_a_copy_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_PX_DATA", str(tmp_path))
-    for name in set(PRESETS) - {"digits"}:
+    for name in (name for name in PRESETS if name != "digits" and PRESETS[name].task == "classification"):
         preset, splits = PRESETS[name], _copy_of(tmp_path, name)
         data = open_data(name)
         assert (data.preset, data.dataset, data.title, data.name) == (preset, preset.dataset, preset.title, name)

@@ -4,6 +4,8 @@ data = open_data("cifar10")
 images = data_config(model)
 batches = pruning_batches(data, images, per_class=10)
 loader = DataLoader(TrainImages(data, images, seed=0), sampler=…)  # which yields (epoch, index)
+
+For a model that answers for every pixel: open_data("voc2012", task="segmentation"), pair_batches, TrainPairs.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from .digits import digits
 from .draw import Examples, balanced, batches_of, pruning_set
 from .expects import check_labels, data_config, num_classes
 from .images import TestImages, TrainImages, load_pruning_set, pruning_batches
+from .load import check_source
+from .pair_images import TestPairs, TrainPairs, pair_batches
+from .pairs import Pairs
 from .presets import PRESETS, Preset
-from .source import Data, check_source, open_data
+from .source import Data, open_data
 from .split import Split
 from .transforms import takes_whole, test_transform, train_transform
 
@@ -21,10 +26,13 @@ __all__ = [
     "PRESETS",
     "Data",
     "Examples",
+    "Pairs",
     "Preset",
     "Split",
     "TestImages",
+    "TestPairs",
     "TrainImages",
+    "TrainPairs",
     "balanced",
     "batches_of",
     "check_labels",
@@ -34,6 +42,7 @@ __all__ = [
     "load_pruning_set",
     "num_classes",
     "open_data",
+    "pair_batches",
     "pruning_batches",
     "pruning_set",
     "takes_whole",

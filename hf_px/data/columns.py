@@ -1,8 +1,8 @@
-"""Which column is the image, which the label, which split is the test: found, or asked for with the choices named."""
+"""Which column is the image, which the label or mask, which split is the test: found, or asked for by the choices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from .presets import Preset
 
 USUAL = {"image": ("image", "img"), "label": ("label", "labels", "fine_label")}
+MASKS = ("mask", "label", "labels", "annotation", "segmentation_mask")
 TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
-def find_column(dataset: Any, role: Literal["image", "label"], asked: str | None, preset: Preset | None) -> str:
+def _find_column(dataset: Any, role: Literal["image", "label"], asked: str | None, preset: Preset | None) -> str:
     """The column asked for; else the preset's; else one of the usual names; else the only one of the right type."""
     import datasets
 
@@ -43,7 +44,7 @@ def image_column_of(dataset: Any, asked: str | None, preset: Preset | None) -> s
     """Found as above, and it does hold images: as such, or as files in bytes."""
     import datasets
 
-    column = find_column(dataset, "image", asked, preset)
+    column = _find_column(dataset, "image", asked, preset)
     if not isinstance(dataset.features[column], datasets.Image):
         try:  # parquet written without datasets: {bytes, path} or bare bytes
             dataset.cast_column(column, datasets.Image())
@@ -55,8 +56,51 @@ def image_column_of(dataset: Any, asked: str | None, preset: Preset | None) -> s
     return column
 
 
+def label_column_of(dataset: Any, asked: str | None, preset: Preset | None) -> str:
+    """Found as above, and it does not hold masks."""
+    import datasets
+
+    pictures = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
+    masks = [name for name in pictures if name == asked or (name in MASKS and asked is None)]
+    others = [name for name in USUAL["label"] if name in dataset.column_names and name not in pictures]
+    if masks and not (others and asked is None):
+        raise ValueError(
+            f"column {masks[0]!r} holds pictures: masks are for a model that answers for every pixel; one that has one "
+            f"answer for a picture needs labels. The data has {', '.join(dataset.column_names)}"
+        )
+    return _find_column(dataset, "label", asked, preset)
+
+
+def mask_column_of(dataset: Any, asked: str | None, image_column: str, preset: Preset | None) -> str:
+    """The column asked for; else the preset's; else of the usual names one with pictures; else the only second one."""
+    import datasets
+
+    columns = dataset.column_names
+    has = f"the data has {', '.join(columns)}"
+    if asked is not None and (asked not in columns or asked == image_column):
+        why = "holds the pictures themselves" if asked in columns else "is not in the data"
+        raise ValueError(f"mask column {asked!r} {why}; {has}: name another with --label_column")
+    pictures = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
+    usual = [*([preset.label_column] if preset else []), *MASKS]
+    named = [asked] if asked is not None else [name for name in usual if name in columns and name != image_column]
+    for name in named:
+        if name in pictures or _holds_files(dataset, name):
+            return name
+    second = [name for name in pictures if name != image_column]
+    if asked is None and len(second) == 1:
+        return second[0]
+    if named:
+        raise ValueError(
+            f"column {named[0]!r} holds {_kind(dataset.features[named[0]])}, not masks: a model that answers for every "
+            f"pixel needs a picture with the class of each; {has}: name another with --label_column"
+        )
+    raise ValueError(
+        f"which column is the mask? None is called {' or '.join(MASKS)}; {has}: name one with --label_column"
+    )
+
+
 def find_test_split(
-    parts: Mapping[str, Any], asked: str | None, train: str, label_column: str, preset: Preset | None
+    parts: Mapping[str, Any], asked: str | None, train: str, labelled: Callable[[str], bool], preset: Preset | None
 ) -> str:
     """The split asked for; else the preset's; else the first of test, validation, valid, val that has labels."""
     choices = [name for name in parts if name != train]
@@ -69,7 +113,7 @@ def find_test_split(
         return asked
     usual = [*([preset.test_split] if preset else []), *TEST_SPLITS]
     for name in usual:
-        if name in choices and label_column in parts[name].column_names and _has_labels(parts[name], label_column):
+        if name in choices and labelled(name):
             return name
     raise ValueError(
         f"no split to test on: none of {', '.join(TEST_SPLITS)} is there with labels; {has}: "
@@ -143,9 +187,36 @@ def _check_same(first: str, names: Sequence[str], nameless: bool, words: bool, o
         raise ValueError(f"labels of {other!r} run to {max(labels.values)}, those of {first!r} to {len(names) - 1}")
 
 
-def _has_labels(dataset: Any, column: str) -> bool:
+def has_labels(dataset: Any, column: str) -> bool:
+    if column not in dataset.column_names:
+        return False
     values = _column(dataset, column)
     return any(value != -1 and value is not None for value in values)
+
+
+def has_masks(dataset: Any, column: str) -> bool:
+    """Whether there is one: the first that is found will do."""
+    import datasets
+
+    if column not in dataset.column_names:
+        return False
+    rows = dataset.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    return any(row[column] is not None for row in rows)
+
+
+def _holds_files(dataset: Any, column: str) -> bool:
+    """Parquet written without datasets has pictures as {bytes, path} or bare bytes; words are no paths to masks."""
+    feature = dataset.features[column]
+    return (isinstance(feature, dict) and "bytes" in feature) or getattr(feature, "dtype", None) in (
+        "binary",
+        "large_binary",
+    )
+
+
+def _kind(feature: Any) -> str:
+    return {"ClassLabel": "labels", "Value": f"values of type {getattr(feature, 'dtype', '')}"}.get(
+        type(feature).__name__, type(feature).__name__
+    )
 
 
 def _column(dataset: Any, column: str) -> list:

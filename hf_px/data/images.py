@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +10,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
+from ..head import segments
 from .draw import balanced, batches_of
 from .expects import check_labels, data_config, num_classes
-from .source import NOISE, Data, check_source, elsewhere, open_data
+from .load import NOISE, check_source, elsewhere
+from .pair_images import pair_batches
+from .seeded import torch_seeded
+from .source import Data, open_data
+from .split import Split
 from .transforms import test_transform, train_transform
 
 
@@ -25,7 +27,7 @@ class TrainImages(Dataset):
     A sampler yields (epoch, index); the epoch comes with the index because persistent workers hear of nothing else.
     """
 
-    def __init__(self, data: Data, images: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, data: Data[Split], images: Mapping[str, Any], seed: int) -> None:
         self.split = data.train
         self.transform = train_transform(data, images)
         self.seed = seed
@@ -37,7 +39,7 @@ class TrainImages(Dataset):
         if not isinstance(key, tuple):
             raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
         epoch, index = (int(part) for part in key)
-        with _torch_seeded(self.seed, epoch, index):
+        with torch_seeded(self.seed, epoch, index):
             return self.transform(self.split.image(index)), int(self.split.labels[index])
 
 
@@ -46,7 +48,7 @@ class TestImages(Dataset):
 
     __test__ = False  # pytest takes classes called Test… for tests
 
-    def __init__(self, data: Data, images: Mapping[str, Any]) -> None:
+    def __init__(self, data: Data[Split], images: Mapping[str, Any]) -> None:
         self.split = data.test
         self.transform = test_transform(data, images)
 
@@ -58,7 +60,7 @@ class TestImages(Dataset):
 
 
 def pruning_batches(
-    data: Data, images: Mapping[str, Any], per_class: int = 10, batch_size: int = 100, seed: int = 0
+    data: Data[Split], images: Mapping[str, Any], per_class: int = 10, batch_size: int = 100, seed: int = 0
 ) -> list[tuple[Tensor, Tensor]]:
     """B = ceil(|D|·|C| / b) batches of training images, `per_class` of each class, drawn by `seed`, not augmented.
 
@@ -85,34 +87,28 @@ def load_pruning_set(
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Batches for `model`: images as it expects them, labels that it has.
+    """Batches for `model`: images as it expects them, labels that it has, or masks where it answers for every pixel.
 
     `source` is as for open_data, or `random`: a single batch of noise, which fits any model.
     """
     check_source(source)
     images = data_config(model)
+    classes = num_classes(model)
     if source == NOISE:
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(batch_size, *images["input_size"], generator=generator)
-        return [(noise, torch.randint(num_classes(model) or 1, (batch_size,), generator=generator))]
-    data = open_data(source, train_split=split, image_column=image_column, label_column=label_column, need_test=False)
+        shape = (batch_size, *images["input_size"][1:]) if segments(model) else (batch_size,)
+        return [(noise, torch.randint(classes or 1, shape, generator=generator))]
+    options: dict[str, Any] = {
+        "train_split": split,
+        "image_column": image_column,
+        "label_column": label_column,
+        "need_test": False,
+    }
+    if segments(model):
+        pairs = open_data(source, **options, task="segmentation", num_classes=classes or None)
+        check_labels(torch.tensor([pairs.train.highest()]), model)
+        return pair_batches(pairs, images, per_class, batch_size, seed)
+    data = open_data(source, **options)
     check_labels(data.train.labels, model)
     return pruning_batches(data, images, per_class, batch_size, seed)
-
-
-@contextmanager
-def _torch_seeded(*parts: int) -> Iterator[None]:
-    """torch's CPU generator as these numbers say, and afterwards as it was: torchvision knows no other generator.
-
-    The numbers go through a hash, for neighbours must not give neighbouring seeds. Not torch.manual_seed: it would
-    reach for the GPU too, in every worker.
-    """
-    packed = struct.pack(f"<{len(parts)}Q", *(part % 2**64 for part in parts))  # a seed may be any that torch takes
-    seed = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
-    generator = torch.random.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(before)

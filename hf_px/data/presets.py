@@ -5,8 +5,22 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ..registry import Registry
+
+Task = Literal["classification", "segmentation"]
+
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+def voc_colour(label: int) -> tuple[int, int, int]:
+    """Bit 3k + c of the label is bit 7 - k of colour c: 1 is (128, 0, 0), 8 is (64, 0, 0), 255 (224, 224, 192)."""
+    red, green, blue = (sum((label >> (3 * k + c) & 1) << (7 - k) for k in range(3)) for c in range(3))
+    return red, green, blue
 
 
 @dataclass(frozen=True)
@@ -43,18 +57,33 @@ class ResizedCrop:
 
 
 @dataclass(frozen=True)
+class ScaleCrop:
+    """For pictures with masks: both enlarged by a random factor in `scale`, 1 being a picture that just fits in whole.
+
+    Then a random crop of the model's input, padded where the picture is smaller, and a flip.
+    """
+
+    scale: tuple[float, float] = (0.5, 2.0)
+    flip: float = 0.5
+
+
+@dataclass(frozen=True)
 class Preset:
     name: str
     title: str
     dataset: str  # for a card: its id on the Hub, if it is there
     summary: str
     num_classes: int
-    augmentation: AsItIs | PadCrop | ResizedCrop
+    augmentation: AsItIs | PadCrop | ResizedCrop | ScaleCrop
     image_column: str = "image"
     label_column: str = "label"
     train_split: str = "train"
     test_split: str = "test"
     whole: bool = True  # at test time the whole image, resized; otherwise the model's own resize and centre crop
+    task: Task = "classification"
+    classes: tuple[str, ...] = ()  # their names, if the data set itself does not say
+    # of the masks, where they are painted: those of classes 0, 1, … and at last that of no class
+    colours: tuple[tuple[int, int, int], ...] = ()
     grey: bool = False  # the images have one channel: a model of one channel may have them
     # of the training pixels, for who trains from scratch; what the transforms take is always the model's own
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
@@ -133,6 +162,19 @@ for _preset in (
         ResizedCrop(scale=(0.2, 1.0), ratio=(3 / 4, 4 / 3), grey=0.2, jitter=0.4),
         test_split="validation",  # the labels of its test split are not public: all are -1
         whole=False,
+    ),
+    Preset(
+        "voc2012",
+        "Pascal VOC 2012",
+        "nateraw/pascal-voc-2012",
+        "2,913 photographs in which every pixel has one of 21 classes",
+        21,
+        ScaleCrop(),
+        label_column="mask",
+        test_split="val",
+        task="segmentation",
+        classes=VOC_CLASSES,
+        colours=(*(voc_colour(label) for label in range(21)), voc_colour(255)),
     ),
 ):
     PRESETS.add(_preset.name, _preset)

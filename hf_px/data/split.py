@@ -6,12 +6,14 @@ kept as bytes; crop, flip and normalise take 90.
 
 from __future__ import annotations
 
+import io
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from ..errors import first_line
@@ -47,6 +49,12 @@ class Split:
             self._there[index] = True  # after the pixels: a worker that sees it sees them
         return image
 
+    def digest_parts(self) -> Iterator[bytes]:
+        """What a cache knows the data by: all labels and sixteen images."""
+        yield self.labels.numpy().tobytes()
+        for index in spread(len(self)):
+            yield self.image(index).tobytes()
+
     def _decode(self, index: int) -> Image.Image:
         try:
             return self._read(index).convert("RGB")
@@ -73,6 +81,11 @@ class Split:
         self._make_room()  # a process that was not forked keeps its own
 
 
+def spread(count: int, most: int = 16) -> range:
+    """At most so many of `count`, at equal distances."""
+    return range(0, count, max(1, -(-count // most)))
+
+
 class FromArray:
     """Grey or RGB images that are in memory already."""
 
@@ -95,7 +108,15 @@ class FromColumn:
         self.feature = datasets.Image()
 
     def __call__(self, index: int) -> Image.Image:
+        return self.feature.decode_example(self._row(index))
+
+    def open(self, index: int) -> ImageFile:
+        """Not decoded yet, and not turned as EXIF says, which datasets does."""
+        row = self._row(index)
+        return Image.open(row["path"] if row["bytes"] is None else io.BytesIO(row["bytes"]))
+
+    def _row(self, index: int) -> dict[str, Any]:
         row = self.rows[index][self.column]
         if row is None:
             raise ValueError("there is none")
-        return self.feature.decode_example(row)
+        return row

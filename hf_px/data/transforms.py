@@ -82,13 +82,19 @@ def _is_small(data: Data, images: Mapping[str, Any]) -> bool:
 
 def _ends(data: Data, images: Mapping[str, Any]) -> tuple[Callable, Callable]:
     """To a tensor of bytes, and from there to what the model takes."""
+    channels = check_channels(data, images)
+    return ToPixels("L" if channels == 1 else "RGB"), Normalise(channels, images["mean"], images["std"])
+
+
+def check_channels(data: Data, images: Mapping[str, Any]) -> int:
+    """How many the model takes: 3, or 1 where the pictures are grey."""
     channels = images["input_size"][0]
     if channels != 3 and not (channels == 1 and data.preset and data.preset.grey):
         raise ValueError(
             f"the model takes {channels} channels, {data.name} has RGB images; take a model of 3 channels, or "
             "to try it out, data 'random', which fits any model"
         )
-    return ToPixels("L" if channels == 1 else "RGB"), Normalise(channels, images["mean"], images["std"])
+    return channels
 
 
 def _resize(images: Mapping[str, Any]) -> Callable:

@@ -98,3 +98,50 @@ def test_a_hub_that_fails_is_an_error_in_one_line(hub: LoopbackHub) -> None:
     with hub.fault("GET", status=500), pytest.raises(ValueError, match="data alice/away: ") as error:
         open_data("alice/away")
     assert "\n" not in str(error.value)
+
+
+def voc_colours(mask: np.ndarray) -> np.ndarray:
+    """The colours by the table that VOC publishes, written out; 255 is the pale boundary."""
+    table = {0: (0, 0, 0), 1: (128, 0, 0), 7: (128, 128, 128), 15: (192, 128, 128), 20: (0, 64, 128)}
+    picture = np.full((*mask.shape, 3), (224, 224, 192), np.uint8)
+    for label, colour in table.items():
+        picture[mask == label] = colour
+    return picture
+
+
+def push_voc(repo: str, token: str, masks: list[np.ndarray]) -> None:
+    random = np.random.default_rng(0)
+    pictures = [Image.fromarray(random.integers(0, 256, (*m.shape[:2], 3), dtype=np.uint8)) for m in masks]
+    made = datasets.Dataset.from_dict({"image": pictures, "mask": [Image.fromarray(m) for m in masks]})
+    for column in ("image", "mask"):
+        made = made.cast_column(column, datasets.Image())
+    datasets.DatasetDict({"train": made, "val": made}).push_to_hub(repo, token=token)
+
+
+def test_masks_in_vocs_colours_come_as_numbers(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_PX_DATA", raising=False)
+    hub.add_user("nateraw", token="hf_nateraw")
+    numbers = [np.random.default_rng(i).choice([0, 1, 7, 15, 20, 255], (9, 12)).astype(np.uint8) for i in range(3)]
+    push_voc("nateraw/pascal-voc-2012", "hf_nateraw", [voc_colours(m) for m in numbers])
+    for source in ("voc2012", "nateraw/pascal-voc-2012"):
+        data = open_data(source, task="segmentation")
+        assert (data.preset, data.test_split, len(data.classes)) == (PRESETS["voc2012"], "val", 21)
+        for part in (data.train, data.test):
+            assert all(np.array_equal(part.mask(i), m) for i, m in enumerate(numbers))
+        assert data.train.classes_in(0) == (0, 1, 7, 15, 20)
+
+
+def test_other_colours_and_other_data_are_refused(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_PX_DATA", raising=False)
+    hub.add_user("nateraw", token="hf_nateraw")
+    good = voc_colours(np.arange(12, dtype=np.uint8).reshape(3, 4) % 2)
+    bad = good.copy()
+    bad[1, 2] = (128, 0, 1)  # one step from aeroplane
+    push_voc("nateraw/pascal-voc-2012", "hf_nateraw", [good, good, bad])
+    with pytest.raises(ValueError, match=r"split train, row 2, column mask: colour \(128, 0, 1\) is not one of the 22"):
+        open_data("voc2012", task="segmentation", revision="main")
+    push_voc("alice/painted", "hf_alice", [good])  # the same colours, but nobody says what they mean
+    with pytest.raises(ValueError, match=r"split train, row 0, column mask: an RGB picture, not an index mask"):
+        open_data("alice/painted", task="segmentation")
+    push_voc("alice/numbers", "hf_alice", [good[..., 0] // 128])
+    assert open_data("alice/numbers", task="segmentation").classes == ("0", "1")
