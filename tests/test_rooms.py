@@ -14,13 +14,28 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models"],
     ["scorers"],
     ["rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],
-    ["data", "metrics", "options", "train", "runs", "twin", "trackers", "publish", "job", "sweep", "commands", "cli"],
+    [
+        "data",
+        "metrics",
+        "options",
+        "train",
+        "runs",
+        "twin",
+        "trackers",
+        "publish",
+        "job",
+        "sweep",
+        "commands",
+        "cli",
+        "overlay",
+        "predict",
+    ],
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}
