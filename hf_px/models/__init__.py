@@ -25,6 +25,7 @@ ARCHITECTURES: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
     "resnet18_tiny": resnet18_tiny,
     **DEEPLABS,
 }
+SEGMENTERS = frozenset(DEEPLABS)  # those of ARCHITECTURES that answer for every pixel
 # in tickets that were written before timm knew these networks
 OLD_NAMES = {"resnet20": "resnet20_cifar"}
 
@@ -32,6 +33,7 @@ __all__ = [
     "ARCHITECTURES",
     "MODELS",
     "OLD_NAMES",
+    "SEGMENTERS",
     "VGG",
     "Classifier",
     "DeepLabV3Plus",
