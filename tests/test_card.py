@@ -193,7 +193,15 @@ def test_wrong_results_by_class(change: dict[str, object], complaint: str) -> No
 
 
 def test_names_of_classes_cannot_break_the_card(tmp_path: Path) -> None:
-    names = ["a|b", "</details><script>", "x\n## y", "[l](http://e)", "z" * 500, "\x1b[2J", *map(str, range(400))]
+    names = [
+        "a|b",
+        "</details><script>",
+        "x\n## y",
+        "[l](http://e)",
+        "z" * 500,
+        "\x1b[2J",
+        *(f"~{i}" for i in range(400)),
+    ]
     card, _ = card_of(tmp_path, maker=own_ticket, results=[{**RESULT, "by_class": dict.fromkeys(names, 0.5)}])
     assert card.text.count("</details>") == 2 and "<script" not in card.text and "\n## y" not in card.text
     assert "| a&#124;b | 0.5000 | not measured |" in card.text and "](http://e" not in card.text
