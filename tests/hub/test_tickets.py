@@ -395,10 +395,16 @@ def test_a_ticket_on_the_hub_sees_a_picture(hub, tmp_path, monkeypatch, capsys, 
     model, mask = deeplab_ticket() if kind == "deeplab" else segformer_ticket()
     beside = {"preprocessor_config.json": json.dumps(PROCESSOR).encode()} if kind == "segformer" else {}
     hf_px.Ticket(model, mask).push_to_hub(X, files=beside, token="hf_alice")
+    before = len(hub.requests)
     assert main(["predict", X, "photo.png", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {entry["class"] for entry in told["classes"]} and (tmp_path / "photo-segmented.png").is_file()
-    assert fetched(hub) == {"config.json", "ticket.safetensors", *beside}
+    asked = [entry.path.partition("/resolve/")[2] for entry in hub.requests[before:] if "/resolve/" in entry.path]
+    assert asked[0] == "main/config.json"  # and from there on by the commit's own name, which cannot move
+    commit = hub.commits(X)[0].id
+    names = {"ticket.safetensors", *(["preprocessor_config.json"] if kind == "segformer" else [])}
+    assert {path for path in asked if path.startswith(commit)} >= {f"{commit}/{name}" for name in names}
+    assert {path for path in asked if not path.startswith(commit)} == {"main/config.json"}
     if kind == "segformer":
         model.image_config = image_config(PROCESSOR)
     labels = segment(model, read_image("photo.png"), data_config(model))
