@@ -1,4 +1,4 @@
-"""What the command line does with tickets: info, verify, push, convert, diff; each on a directory or a repo."""
+"""What the command line does with tickets: info, predict, verify, push, convert, diff; on a directory or a repo."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ LAYOUTS = ("both", "packed", "dense", "mask-only")
 _WHERE = "a directory, or owner/name on the Hub"
 _EXAMPLES = {
     "info": "  hf-px info me/resnet50-px-98\n  hf-px info out/resnet20 --json",
+    "predict": "  hf-px predict me/resnet50-px-98 photo.jpg\n"
+    "      the five likeliest classes\n"
+    "  hf-px predict out/deeplab-voc street.jpg --output seen.png\n"
+    "      of a segmenter: a picture with each class in its colour, and how much of the photo it takes",
     "verify": "  hf-px verify me/resnet50-px-98 --revision v1",
     "push": "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
     "      log in first with `hf auth login`, or set HF_TOKEN",
@@ -26,6 +30,20 @@ def add_to(commands: Any) -> None:
     info.add_argument("ticket", metavar="TICKET", help=_WHERE)
     _revision(info)
     info.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+    predict = _command(commands, "predict", "show what a ticket sees in a picture", predict_command)
+    predict.add_argument("ticket", metavar="TICKET", help=_WHERE)
+    predict.add_argument("image", metavar="IMAGE", type=Path, help="a JPEG, PNG or other picture")
+    predict.add_argument(
+        "--output",
+        metavar="FILE.png",
+        type=Path,
+        help="of a segmenter: where its picture goes (default: IMAGE's name with -segmented.png, in this directory)",
+    )
+    _revision(predict)
+    predict.add_argument("--top", metavar="K", type=int, help="the K first classes (default: 5; a segmenter's: all)")
+    predict.add_argument("--json", action="store_true", help="as JSON, for programs")
+    predict.add_argument("--force", action="store_true", help="replace the output if it is there already")
 
     verify = _command(
         commands, "verify", "check a ticket: digest, counts, finite values, zeros, copies", verify_command
@@ -118,6 +136,70 @@ def info_command(args: argparse.Namespace) -> None:
     )
 
 
+def predict_command(args: argparse.Namespace) -> None:
+    from .head import segments
+    from .hub.remote import Source, full
+    from .hub.ticket import Ticket
+    from .overlay import png
+    from .predict import class_names, classify, drawn, expects, read_image, segment, shares, task_told
+    from .store import write_atomic
+
+    # what can be refused without the ticket, is; then by its config.json, before the weights are fetched
+    if args.top is not None and args.top < 1:
+        raise ValueError(f"--top {args.top}: at least 1")
+    image = read_image(args.image)
+    if args.output is not None:
+        _check_output(args.output, args.image, args.force)
+    source = Source.of(args.ticket, revision=args.revision)
+    task = task_told(source)
+    if task == "image-classification" and args.output is not None:
+        raise ValueError(f"--output {args.output}: {args.ticket} is a classifier and draws nothing; leave --output out")
+    output = args.output or Path(f"{args.image.stem}-segmented.png")
+    if task == "image-segmentation":
+        _check_output(output, args.image, args.force)
+
+    # at the commit that config.json came from
+    model = Ticket.from_pretrained(args.ticket, revision=source.revision).to_model()
+    images = expects(source, model)
+    told: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
+    if not segments(model):
+        best = classify(model, image, images, args.top or 5)
+        _tell(args, told | {"task": "image-classification"}, "probability", best)
+        return
+    _check_output(output, args.image, args.force)
+    labels, names = segment(model, image, images), class_names(model)
+    try:
+        write_atomic(output, png(drawn(image, labels, names), None))
+    except OSError as error:
+        raise full(error, output.parent) from error
+    there = [(name, share) for _, name, share in shares(labels, names)][: args.top]
+    _tell(args, told | {"task": "image-segmentation", "output": str(output)}, "share", there)
+
+
+def _tell(args: argparse.Namespace, told: dict[str, Any], measure: str, found: list[tuple[str, float]]) -> None:
+    if args.json:
+        classes = [{"class": name, measure: value} for name, value in found]
+        print(json.dumps({**told, "classes": classes}, indent=1, ensure_ascii=False))
+        return
+    _table(("class", measure), [(name, f"{value:.2%}") for name, value in found])
+    if "output" in told:
+        print(f"\nwrote {told['output']}")
+
+
+def _check_output(output: Path, image: Path, force: bool) -> None:
+    """See that the picture can be written, before the work."""
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"--output {output}: a PNG is written; name it {output.stem}.png")
+    if not output.parent.is_dir():
+        raise ValueError(f"--output {output}: no directory {output.parent}; make it first")
+    if output.is_dir():
+        raise ValueError(f"--output {output}: is a directory; name a file in it")
+    if output.exists() and output.samefile(image):
+        raise ValueError(f"--output {output}: is the picture itself, which would be lost; choose another name")
+    if output.exists() and not force:
+        raise ValueError(f"--output {output}: is there already; choose another name, or add --force")
+
+
 def verify_command(args: argparse.Namespace) -> None:
     from .hub.remote import Source
     from .hub.verify import verify
@@ -127,8 +209,11 @@ def verify_command(args: argparse.Namespace) -> None:
 
 
 def push_command(args: argparse.Namespace) -> None:
+    from .hub.remote import Source
     from .hub.ticket import Ticket
+    from .publish import beside
 
+    source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
     address = ticket.push_to_hub(
         args.repo,
@@ -136,6 +221,7 @@ def push_command(args: argparse.Namespace) -> None:
         layout=args.layout,
         revision=args.branch,
         commit_message=args.message,
+        files=beside(source.path) if source.is_dir else None,
     )
     print(f"pushed: {address}")
     revision = f', revision="{args.branch}"' if args.branch else ""
@@ -144,9 +230,13 @@ def push_command(args: argparse.Namespace) -> None:
 
 def convert_command(args: argparse.Namespace) -> None:
     from .hub.format import DENSE, PACKED
+    from .hub.remote import Source
     from .hub.ticket import Ticket
+    from .publish import beside
 
-    Ticket.from_pretrained(args.ticket, revision=args.revision).save_pretrained(args.output, layout=args.layout)
+    source = Source.of(args.ticket, revision=args.revision)
+    ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
+    ticket.save_pretrained(args.output, layout=args.layout, files=beside(source.path) if source.is_dir else None)
     for name in (PACKED, DENSE):
         if (path := args.output.expanduser() / name).is_file():
             print(f"{path}  {path.stat().st_size:,} bytes")

@@ -26,6 +26,7 @@ from .runs import NAME
 from .store import write_atomic
 
 PROCESSOR = "preprocessor_config.json"
+_BESIDE = (NAME, PROCESSOR, PREDICTIONS)
 # beside what the card says already, and what matters to a machine only
 _NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device", "deterministic", "compile"}
 
@@ -57,11 +58,29 @@ def save_ticket(
 
 
 def push(directory: Path, repo: str, *, private: bool, layout: Layout) -> str:
-    """The ticket of a directory to the Hub, with results.json; the commit's address."""
-    beside = [path for name in (NAME, PROCESSOR) if (path := directory / name).is_file()]
+    """The ticket of a directory to the Hub, with what lies beside it; the commit's address."""
     return Ticket.from_pretrained(directory).push_to_hub(
-        repo, private=private or None, layout=layout, files={path.name: path.read_bytes() for path in beside}
+        repo, private=private or None, layout=layout, files=beside(directory)
     )
+
+
+def beside(directory: Path) -> dict[str, bytes]:
+    """Files of a run that belong to its ticket and go where it goes: numbers, what images it takes, what it sees.
+
+    Each is what its name says, or it is refused: in a directory of somebody else's it may be a link to a secret.
+    """
+    found = {name: (directory / name).read_bytes() for name in _BESIDE if (directory / name).is_file()}
+    for name, data in found.items():
+        if name.endswith(".png"):
+            good = data.startswith(b"\x89PNG\r\n\x1a\n")
+        else:
+            try:
+                good = isinstance(json.loads(data), dict)
+            except (ValueError, RecursionError):
+                good = False
+        if not good:
+            raise ValueError(f"{directory / name}: damaged, or not what its name says; remove it to go on without it")
+    return found
 
 
 def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:

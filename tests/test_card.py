@@ -10,9 +10,11 @@ import pytest
 import torch
 from hub.loopback import LoopbackHub
 from huggingface_hub import ModelCard
-from tickets import RESULT, own_ticket, timm_ticket, transformers_ticket
+from tickets import RESULT, deeplab_ticket, own_ticket, segformer_ticket, timm_ticket, transformers_ticket
 
 import hf_px
+from hf_px.errors import TicketError
+from hf_px.hub import format
 from hf_px.hub.picture import densities
 from hf_px.mask import Mask
 
@@ -107,7 +109,7 @@ def test_it_offers_only_ways_that_work(tmp_path: Path) -> None:
     assert "With timm alone, from the dense copy:\n\n```python\nimport timm\n" in plain.text
 
 
-@pytest.mark.parametrize("maker", [timm_ticket, own_ticket, transformers_ticket])
+@pytest.mark.parametrize("maker", [timm_ticket, own_ticket, transformers_ticket, deeplab_ticket, segformer_ticket])
 def test_the_code_on_the_card_runs(tmp_path: Path, maker: object) -> None:
     card, mask = card_of(tmp_path, maker=maker)
     blocks = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
@@ -138,3 +140,95 @@ def test_names_cannot_break_the_picture() -> None:
     hostile = Mask({'<script>alert("x")</script>' * 5: torch.ones(2, dtype=torch.bool)})
     assert ElementTree.fromstring(densities(hostile)) is not None
     assert "<script" not in densities(hostile)
+
+
+# segmentation
+
+IOU = {"dataset": "org/voc", "split": "val", "metric": "mean_iou", "value": 0.41}
+IOU |= {"by_class": {"background": 0.9, "cat": None, "dog": 0.25}}
+IOU |= {"dense_by_class": {"background": 0.95, "cat": None, "dog": 0.5}, "dense": 0.5}
+
+
+@pytest.mark.parametrize("maker", [deeplab_ticket, segformer_ticket])
+def test_a_segmenter_is_called_one(tmp_path: Path, maker: object, hub: LoopbackHub) -> None:
+    card, _ = card_of(tmp_path, maker=maker, results=[IOU, {**IOU, "task": "other"}])
+    card.validate()
+    assert card.data.pipeline_tag == "image-segmentation" and "image-segmentation" in card.data.tags
+    assert "image-classification" not in str(card)
+    assert [result.task_type for result in card.data.eval_results] == ["image-segmentation", "other"]
+    if maker is segformer_ticket:
+        assert "model = SegformerForSemanticSegmentation.from_pretrained(" in card.text
+    packed, _ = card_of(tmp_path / "packed", "packed", maker=maker)
+    assert packed.data.pipeline_tag == "image-segmentation"
+
+
+def test_results_by_class(tmp_path: Path) -> None:
+    accuracy = {"dataset": "x", "metric": "pixel_accuracy", "value": 0.5, "by_class": {"cat": 1}}
+    card, _ = card_of(tmp_path, maker=deeplab_ticket, results=[IOU, accuracy, RESULT])
+    assert (
+        "\n\n<details><summary>IoU by class</summary>\n\n| class | this ticket | dense baseline |\n|---|---|---|\n"
+        "| background | 0.9000 | 0.9500 |\n| cat | absent | absent |\n| dog | 0.2500 | 0.5000 |\n\n</details>\n\n"
+    ) in card.text
+    assert (
+        "<summary>pixel&#95;accuracy by class</summary>" in card.text and "| cat | 1.0000 | not measured |" in card.text
+    )
+    assert card.text.count("<details>") == card.text.count("</details>") == 3
+    assert "by class" not in card_of(tmp_path / "other", results=[RESULT])[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"by_class": {"cat": float("nan")}, "dense_by_class": None}, "by_class has nan for 'cat'"),
+        ({"by_class": {"cat": "0.5"}, "dense_by_class": None}, "by_class has '0.5' for 'cat'"),
+        ({"by_class": [0.5], "dense_by_class": None}, r"by_class is \[0.5\], not a dict"),
+        ({"by_class": {1: 0.5}, "dense_by_class": None}, "not a dict of class names"),
+        ({"dense_by_class": {"background": 0.5}}, "dense_by_class has other classes than by_class"),
+        ({"by_class": None}, "dense_by_class has other classes than by_class"),
+    ],
+)
+def test_wrong_results_by_class(change: dict[str, object], complaint: str) -> None:
+    with pytest.raises(TicketError, match=complaint):
+        hf_px.Ticket(*own_ticket(), results=[{**IOU, **change}])
+
+
+def test_names_of_classes_cannot_break_the_card(tmp_path: Path) -> None:
+    names = [
+        "a|b",
+        "</details><script>",
+        "x\n## y",
+        "[l](http://e)",
+        "z" * 500,
+        "\x1b[2J",
+        *(f"~{i}" for i in range(400)),
+    ]
+    card, _ = card_of(tmp_path, maker=own_ticket, results=[{**RESULT, "by_class": dict.fromkeys(names, 0.5)}])
+    assert card.text.count("</details>") == 2 and "<script" not in card.text and "\n## y" not in card.text
+    assert "| a&#124;b | 0.5000 | not measured |" in card.text and "](http://e" not in card.text
+    assert "z" * 60 not in card.text and "\x1b" not in card.text
+    assert "\nAnd 106 more.\n" in card.text
+
+
+def test_a_strangers_results_by_class_may_be_anything(tmp_path: Path) -> None:
+    hf_px.Ticket(*own_ticket(), results=[IOU]).save_pretrained(tmp_path, layout="packed")
+    contents = format.read(tmp_path / format.PACKED)
+    changed = dict(vars(contents)) | {"ticket": contents.ticket | {"results": [{**RESULT, "by_class": {"a": "b"}}]}}
+    changed.pop("mask", None)
+    format.write(tmp_path / format.PACKED, format.Contents(**changed))
+    hf_px.Ticket.from_pretrained(tmp_path).save_pretrained(tmp_path / "again")
+    assert "by class" not in (tmp_path / "again" / "README.md").read_text()
+
+
+def test_predictions_are_shown_where_they_are(tmp_path: Path) -> None:
+    made = hf_px.Ticket(*deeplab_ticket(), results=[IOU])
+    made.save_pretrained(tmp_path)
+    assert "predictions" not in (tmp_path / "README.md").read_text()
+    made.save_pretrained(tmp_path, files={"predictions.png": b"pixels"})
+    text = (tmp_path / "README.md").read_text()
+    results = text[text.index("## Results") : text.index("## How it was made")]
+    assert "</details>\n\n![Predictions: " in results and "](predictions.png)\n\nPictures of the test set" in results
+    assert "not by result" in results and results.endswith("titled.\n\n")
+    assert (tmp_path / "predictions.png").read_bytes() == b"pixels"
+    (tmp_path / "predictions.png").unlink()
+    made.save_pretrained(tmp_path)
+    assert "predictions" not in (tmp_path / "README.md").read_text()

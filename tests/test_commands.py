@@ -1,14 +1,16 @@
-"""info, verify, push, convert and diff, as a person types them."""
+"""info, predict, verify, push, convert and diff, as a person types them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hub.loopback import LoopbackHub
-from tickets import RESULT, own_ticket, same_state, timm_ticket
+from PIL import Image
+from tickets import RESULT, deeplab_ticket, own_ticket, same_state, segformer_ticket, timm_ticket
 
 import hf_px
 from hf_px.cli import main
@@ -160,7 +162,110 @@ def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert same_state(model, mask.apply_(dense))
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "push", "convert", "diff"])
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    Image.fromarray(pixels).resize((70, 50), Image.Resampling.BICUBIC).save(tmp_path / "photo.jpg")
+    return tmp_path / "photo.jpg"
+
+
+def test_predict_with_a_classifier(ticket: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "predict", ticket, photo).splitlines()
+    assert len(lines) == 7 and lines[0].split() == ["class", "probability"]
+    told = json.loads(run(capsys, "predict", ticket, photo, "--json", "--top", 3))
+    assert told["task"] == "image-classification" and told["ticket"] == str(ticket) and len(told["classes"]) == 3
+    best = told["classes"][0]
+    assert lines[2].split() == [*best["class"].split(), f"{best['probability']:.2%}"]
+    assert list(photo.parent.glob("*.png")) == []
+    out = fails(capsys, "predict", ticket, photo, "--output", photo.parent / "x.png")
+    assert "is a classifier and draws nothing" in out
+    assert "--top 0" in fails(capsys, "predict", ticket, photo, "--top", 0)
+
+
+def test_predict_with_a_segmenter(
+    tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("background", "cat\x1b[2J", "dog", "cow", "car")
+    hf_px.Ticket(*deeplab_ticket(names=names)).save_pretrained(tmp_path / "seg", layout="packed")
+    monkeypatch.chdir(tmp_path)
+    out = run(capsys, "predict", "seg", photo)
+    assert out.splitlines()[0].split() == ["class", "share"] and out.endswith("\nwrote photo-segmented.png\n")
+    assert "\x1b" not in out
+    drawn = Path("photo-segmented.png").read_bytes()
+    assert Image.open("photo-segmented.png").width > 2 * 480  # two pictures beside each other
+
+    assert "photo-segmented.png: is there already" in fails(capsys, "predict", "seg", photo)
+    told = json.loads(run(capsys, "predict", "seg", photo, "--force", "--json"))
+    assert told["task"] == "image-segmentation" and told["output"] == "photo-segmented.png"
+    assert {one["class"] for one in told["classes"]} <= {"background", "cat[2J", "dog", "cow", "car"}
+    assert sum(one["share"] for one in told["classes"]) == pytest.approx(1)
+    assert Path("photo-segmented.png").read_bytes() == drawn  # the same again
+    one = json.loads(run(capsys, "predict", "seg", photo, "--output", "other.png", "--json", "--top", 1))
+    assert Path("other.png").read_bytes() == drawn and one["classes"] == told["classes"][:1]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["other.png", "photo-segmented.png"]
+
+
+def test_predict_refuses_before_it_fetches(
+    tmp_path: Path, photo: Path, hub: LoopbackHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = "alice/nowhere"
+    (tmp_path / "text.jpg").write_text("hello")
+    (tmp_path / "there.png").touch()
+    Image.open(photo).save(tmp_path / "photo.png")
+    for argv, complaint in (
+        ((tmp_path / "gone.jpg",), "gone.jpg: no such file"),
+        ((tmp_path,), "is a directory"),
+        ((tmp_path / "text.jpg",), "text.jpg: not a picture"),
+        ((photo, "--output", tmp_path / "x.jpg"), "x.jpg: a PNG is written; name it x.png"),
+        ((photo, "--output", tmp_path / "no" / "x.png"), "no directory"),
+        ((photo, "--output", tmp_path / "there.png"), "there.png: is there already"),
+        ((tmp_path / "photo.png", "--output", tmp_path / "photo.png", "--force"), "is the picture itself"),
+        ((photo, "--top", "-1"), "--top -1: at least 1"),
+    ):
+        assert complaint in fails(capsys, "predict", nowhere, *argv), argv
+    assert not [entry for entry in hub.requests if "/resolve/" in entry.path]
+    assert "no such repo" in fails(capsys, "predict", nowhere, photo)
+    assert (tmp_path / "there.png").read_bytes() == b""
+
+
+def test_predict_with_what_cannot_be_built(tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 5))
+    mask = hf_px.prune(model, "random", sparsity=0.5, progress=False)
+    hf_px.Ticket(mask.apply_(model), mask).save_pretrained(tmp_path / "own")
+    assert "call Ticket.from_pretrained(…).to_model(into=module)" in fails(capsys, "predict", tmp_path / "own", photo)
+    assert "holds no ticket" in fails(capsys, "predict", tmp_path, photo)
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json is damaged" in fails(capsys, "predict", tmp_path, photo)
+
+
+def test_what_lies_beside_a_ticket_goes_with_it(
+    tmp_path: Path, hub: LoopbackHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    made, png = tmp_path / "made", b"\x89PNG\r\n\x1a\n and so on"
+    hf_px.Ticket(*segformer_ticket()).save_pretrained(made)
+    (made / "predictions.png").write_bytes(png)
+    (made / "results.json").write_text("{}")
+    (made / "preprocessor_config.json").write_text('{"size": 64}')
+    (made / "notes.txt").write_text("mine alone")
+    run(capsys, "push", made, "alice/seg")
+    files = hub.files("alice/seg")
+    assert files["predictions.png"] == png and files["results.json"] == b"{}" and "notes.txt" not in files
+    assert files["preprocessor_config.json"] == b'{"size": 64}'
+    assert b"](predictions.png)" in files["README.md"]
+    run(capsys, "convert", made, tmp_path / "to", "--layout", "packed")
+    assert (tmp_path / "to" / "predictions.png").read_bytes() == png
+    assert "](predictions.png)" in (tmp_path / "to" / "README.md").read_text()
+    assert not (tmp_path / "to" / "notes.txt").exists()
+    for name in ("predictions.png", "results.json"):
+        (tmp_path / "secret").write_text("hf_secret")
+        (made / name).unlink()
+        (made / name).symlink_to(tmp_path / "secret")
+        assert f"{name}: damaged, or not what its name says" in fails(capsys, "push", made, "alice/other")
+        (made / name).unlink()
+
+
+@pytest.mark.parametrize("command", ["info", "predict", "verify", "push", "convert", "diff"])
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main([command, "--help"])

@@ -14,17 +14,17 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models"],
     ["scorers"],
     ["rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],
     [
-        "data", "metrics", "tasks", "options", "train", "runs", "twin", "trackers", "gallery", "publish", "job", "sweep",
-        "commands", "cli",
+        "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "runs", "twin", "trackers",
+        "publish", "job", "sweep", "commands", "cli",
     ],
-]
+]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 GROUND_FLOOR = {"torch", "numpy", *sys.stdlib_module_names}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import timm
 import torch
 from torch import nn
@@ -37,6 +39,22 @@ def transformers_ticket(seed: int = 0, dtype: torch.dtype = torch.float32) -> tu
     torch.manual_seed(seed)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=4)
     return pruned(ResNetForImageClassification(config).to(dtype))
+
+
+def deeplab_ticket(seed: int = 0, side: int = 33, names: Sequence[str] = ()) -> tuple[nn.Module, Mask]:
+    """A segmenter of five classes."""
+    torch.manual_seed(seed)
+    model = timm.create_model("deeplabv3plus_test_resnet", num_classes=5)
+    model.pretrained_cfg |= {"input_size": (3, side, side), **({"label_names": list(names)} if names else {})}
+    return pruned(model)
+
+
+def segformer_ticket(seed: int = 0) -> tuple[nn.Module, Mask]:
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    torch.manual_seed(seed)
+    tiny = {"depths": [1] * 4, "hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
+    return pruned(SegformerForSemanticSegmentation(SegformerConfig(**tiny, image_size=64, num_labels=4)))
 
 
 def same_state(one: nn.Module, other: nn.Module) -> bool:

@@ -59,6 +59,22 @@ def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
 
 
+def picture_transform(images: Mapping[str, Any]) -> Transform:
+    """test_transform for a picture of no data set: `images` is all that a ticket says of those it was tested with.
+
+    Where a run took them whole, it wrote down crop_mode "squash" at crop_pct 1.
+    """
+    from timm.data import create_transform
+    from torchvision.transforms import v2
+
+    if images.get("crop_mode") == "squash" and images.get("crop_pct") == 1.0:
+        channels = images["input_size"][0]
+        pixels = ToPixels("L" if channels == 1 else "RGB")
+        return v2.Compose([pixels, _resize(images), Normalise(channels, images["mean"], images["std"])])
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
+
+
 def takes_whole(data: Data, images: Mapping[str, Any]) -> bool:
     """Whether test images are resized whole, or cut by the model's own crop."""
     return data.preset.whole if data.preset else _is_small(data, images)

@@ -11,18 +11,22 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..errors import TicketError
-from ..models import ARCHITECTURES
+from ..models import ARCHITECTURES, SEGMENTERS
 from ..registry import scorers
 from ..rounds import list_scorers
+from ..words import plain
 from . import format
 from .format import DENSE, PACKED, Contents
 from .picture import densities
 
 NAME = "README.md"
 PICTURE = "density.svg"
+PREDICTIONS = "predictions.png"  # a run's, not ours: shown where it lies beside the card
 # who edits the card takes this line out, and it is theirs
 MARK = "<!-- written by hf_px; remove this line to keep your own changes when the ticket is saved again -->"
 _RESULT = {"dataset", "metric", "value", "dense", "split", "task", "dataset_name", "dataset_config", "note"}
+_RESULT |= {"by_class", "dense_by_class"}
+_MOST_CLASSES = 300  # in a table; what a stranger's ticket says may have any length
 
 
 def checked_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,17 +39,42 @@ def checked_result(result: Mapping[str, Any]) -> dict[str, Any]:
         number = result.get(key)
         if number is not None and (not isinstance(number, (int, float)) or not math.isfinite(number)):
             raise TicketError(f"results: {key} is {number!r}, not a number that was measured")
+    _check_by_class(result)
     return {key: value for key, value in result.items() if value is not None}
+
+
+def _check_by_class(result: Mapping[str, Any]) -> None:
+    """{class: value, or None where the test set has none of it}, and of the same classes for the dense model."""
+    by_class = result.get("by_class")
+    for key in ("by_class", "dense_by_class"):
+        found = result.get(key)
+        if found is None:
+            continue
+        if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+            raise TicketError(f"results: {key} is {found!r:.100}, not a dict of class names to numbers")
+        if odd := [name for name, value in found.items() if not (value is None or _finite(value))]:
+            raise TicketError(
+                f"results: {key} has {found[odd[0]]!r:.100} for {odd[0]!r:.100}; a number that was measured, or None"
+            )
+        if not isinstance(by_class, Mapping) or found.keys() != by_class.keys():
+            raise TicketError(f"results: {key} has other classes than by_class; give both the same")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def files(
     directory: Path, contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None
 ) -> dict[str, bytes]:
-    """The card and its picture; without a card where somebody has written one by hand."""
+    """The card and its picture; without a card where somebody has written one by hand.
+
+    The card shows what lies in the directory by now: predictions.png, if it is there.
+    """
     found = {PICTURE: densities(contents.mask).encode()}
     path = directory / NAME
     if not path.is_file() or is_ours(path):
-        found[NAME] = text(contents, layout, sizes, repo).encode()
+        found[NAME] = text(contents, layout, sizes, repo, (directory / PREDICTIONS).is_file()).encode()
     return found
 
 
@@ -53,7 +82,7 @@ def is_ours(path: Path) -> bool:
     return MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
-def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None) -> str:
+def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None, predictions: bool = False) -> str:
     """The card of a ticket whose files have these sizes; `repo` is where it goes, if that is known."""
     told, mask = contents.ticket, contents.own_mask()
     kind = _kind(contents.model)
@@ -65,6 +94,7 @@ def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | 
         mark=MARK,
         repo=repo or "REPO",
         picture=PICTURE,
+        predictions=PREDICTIONS if predictions else None,
         told=told,
         kind=kind,
         loader=names[0] if kind == "transformers" else "AutoModelForImageClassification",
@@ -81,26 +111,57 @@ def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | 
         method=scorers[told["scorer"]] if told.get("scorer") in list_scorers() else None,
         settings={k: v for k, v in told.get("settings", {}).items() if v is not None},
         results=told.get("results", []),
+        by_class=[table for result in told.get("results", []) if (table := _by_class(result))],
     )
     return str(card)
+
+
+def _by_class(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A table of one result by class; None where it has none."""
+    try:
+        _check_by_class(result)
+    except TicketError:  # a stranger's, and the card is as good without
+        return None
+    ticket, dense = result.get("by_class"), result.get("dense_by_class")
+    if not ticket:
+        return None
+    metric = plain(result.get("metric"))
+    return {
+        "title": f"{'IoU' if metric == 'mean_iou' else _cell(metric)} by class",
+        "rows": [
+            (_cell(name), _value(value), "not measured" if dense is None else _value(dense[name]))
+            for name, value in list(ticket.items())[:_MOST_CLASSES]
+        ],
+        "more": max(0, len(ticket) - _MOST_CLASSES),
+    }
+
+
+def _value(value: float | None) -> str:
+    return "absent" if value is None else f"{value:.4f}"
+
+
+def _cell(name: str) -> str:
+    """A name that ends neither the cell of a table nor the table, and starts no link or tag."""
+    return "".join(f"&#{ord(letter)};" if letter in "|<>&`*[]\\!_" else letter for letter in plain(name))
 
 
 def _metadata(contents: Contents, kind: str, layout: str) -> ModelCardData:
     told = contents.ticket
     base = told.get("base")
+    task = task_of(contents.model)
     known: dict[str, Any] = {
         # the Hub shows how to load a model by this: with what reads the files that are there
         "library_name": kind if kind in ("timm", "transformers") and layout in ("both", "dense") else "hf_px",
         "license": told.get("license"),
         "base_model": base if isinstance(base, str) and base.count("/") == 1 else None,
         "base_model_relation": "finetune" if isinstance(base, str) and base.count("/") == 1 else None,
-        "tags": sorted({"hf_px", "pruned", "sparse", "image-classification" if _classifies(contents) else "vision"}),
-        "pipeline_tag": "image-classification" if _classifies(contents) else None,
+        "tags": sorted({"hf_px", "pruned", "sparse", task or "vision"}),
+        "pipeline_tag": task,
         "datasets": sorted({r["dataset"] for r in told.get("results", []) if "/" in str(r["dataset"])}) or None,
     }
     results = [
         EvalResult(
-            task_type=result.get("task", "image-classification"),
+            task_type=result.get("task") or task or "image-classification",
             dataset_type=str(result["dataset"]),
             dataset_name=str(result.get("dataset_name", result["dataset"])),
             dataset_config=result.get("dataset_config"),
@@ -133,9 +194,15 @@ def _kind(model: Mapping[str, Any]) -> str:
     return "timm" if timm.is_model(name) and name not in ARCHITECTURES else "hf_px"
 
 
-def _classifies(contents: Contents) -> bool:
-    names = contents.model.get("architectures") or [""]
-    return bool(contents.model.get("num_classes")) or str(names[0]).endswith("ForImageClassification")
+def task_of(model: Mapping[str, Any]) -> str | None:
+    """The Hub's name for what a model does, by its record; None where that is neither of ours."""
+    names = model.get("architectures")
+    name = names[0] if isinstance(names, list) and names else ""
+    if model.get("architecture") in SEGMENTERS or str(name).endswith("ForSemanticSegmentation"):
+        return "image-segmentation"
+    if model.get("num_classes") or str(name).endswith("ForImageClassification"):
+        return "image-classification"
+    return None
 
 
 def _template() -> str:

@@ -27,6 +27,7 @@ from .. import __version__
 from ..analysis import summary
 from ..errors import HfPxError, TicketError
 from ..mask import Mask
+from ..store import write_atomic
 from ..zeros import bare, violations
 from . import architecture, card, format, home
 from .base import load_base
@@ -41,7 +42,8 @@ class Ticket:
 
     base, base_revision   the Hub id it was cut from, and the commit; license: the base's
     scorer, settings      the method by name, and what it was given: rounds, seed, data, …
-    results               measured, as dicts: dataset, metric, value; also dense (the unpruned model's), split, task
+    results               measured, as dicts: dataset, metric, value; also dense (the unpruned model's), split, task,
+                          by_class and dense_by_class ({class: value, or None if the test set has none of it})
     command               the exact command, if one made it
     model_args            what a timm model was created with beyond its name and num_classes
     """
@@ -253,10 +255,16 @@ class Ticket:
             raise TicketError(f"{base} is not the base of this ticket: {error}") from error
         return self._marked(model)
 
-    def save_pretrained(self, directory: str | os.PathLike[str], *, layout: Layout = "both") -> None:
+    def save_pretrained(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        layout: Layout = "both",
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Write the ticket's home: all files beside their places first, then each into its place in one step.
 
-        A reader finds the old ticket or the new one, whenever this is interrupted.
+        A reader finds the old ticket or the new one, whenever this is interrupted. `files` as in push_to_hub.
         """
         if not os.fspath(directory):
             raise TicketError("the name of the directory is empty; '.' is this one")
@@ -267,6 +275,8 @@ class Ticket:
         home.check(directory, layout)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            for name, data in (files or {}).items():  # first: the card shows a picture that is there
+                write_atomic(directory / name, data)
             home.write(directory, contents, layout)
         except OSError as error:
             raise full(error, directory) from error
@@ -284,7 +294,7 @@ class Ticket:
     ) -> str:
         """Create the repo if need be, put the ticket there in one commit, card included; the commit's address.
 
-        `files` go along, by name: results.json of a recipe, for one.
+        `files` go along, by name: results.json of a recipe, for one; the card shows predictions.png.
         """
         contents = self._checked(layout)
         if Path(repo_id).is_dir():
@@ -303,9 +313,9 @@ class Ticket:
                 api.create_branch(repo_id, branch=revision, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
             try:
-                home.write(Path(folder), contents, layout, repo_id)
-                for name, data in (files or {}).items():
+                for name, data in (files or {}).items():  # first: the card shows a picture that is there
                     (Path(folder) / name).write_bytes(data)
+                home.write(Path(folder), contents, layout, repo_id)
             except OSError as error:
                 raise full(error) from error
             if _has_own_card(api, repo_id, revision):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -11,10 +12,16 @@ import torch
 from hub.makers import dense, model_args, pruned, said, same, ticket
 from hub.readers import outputs, strangers
 from huggingface_hub import HfApi, ModelCard
+from PIL import Image
+from tickets import deeplab_ticket, segformer_ticket
 from transformers import AutoModelForImageClassification
 
 import hf_px
+from hf_px.cli import main
+from hf_px.data import data_config
 from hf_px.errors import TicketError
+from hf_px.hub.images import image_config
+from hf_px.predict import read_image, segment, shares
 
 KINDS = ("test_resnet", "transformers", "resnet20")
 WEIGHTS = {
@@ -25,6 +32,7 @@ WEIGHTS = {
 }
 BESIDE = {".gitattributes", "config.json", "README.md", "density.svg"}
 X = "alice/x"
+PROCESSOR = {"size": 48, "image_mean": [0.4] * 3, "image_std": [0.3] * 3}
 
 
 @pytest.fixture(autouse=True)
@@ -374,3 +382,51 @@ def test_timm_reads_the_dense_copy(hub, kind):
     assert outputs(hf_px.from_pretrained(X), channels, size) == pytest.approx(said(kind, 0, channels, size), abs=1e-5)
     own = ticket(kind).to_model().state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in model.state_dict().items())
+
+
+# predict
+
+
+@pytest.mark.parametrize("kind", ["deeplab", "segformer"])
+def test_a_ticket_on_the_hub_sees_a_picture(hub, tmp_path, monkeypatch, capsys, nobody, kind):
+    """All from one commit: config.json, the weights, and what images a transformers model takes."""
+    monkeypatch.chdir(tmp_path)
+    Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("photo.png")
+    model, mask = deeplab_ticket() if kind == "deeplab" else segformer_ticket()
+    beside = {"preprocessor_config.json": json.dumps(PROCESSOR).encode()} if kind == "segformer" else {}
+    hf_px.Ticket(model, mask).push_to_hub(X, files=beside, token="hf_alice")
+    before = len(hub.requests)
+    assert main(["predict", X, "photo.png", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {entry["class"] for entry in told["classes"]} and (tmp_path / "photo-segmented.png").is_file()
+    asked = [entry.path.partition("/resolve/")[2] for entry in hub.requests[before:] if "/resolve/" in entry.path]
+    assert asked[0] == "main/config.json"  # and from there on by the commit's own name, which cannot move
+    commit = hub.commits(X)[0].id
+    names = {"ticket.safetensors", *(["preprocessor_config.json"] if kind == "segformer" else [])}
+    assert {path for path in asked if path.startswith(commit)} >= {f"{commit}/{name}" for name in names}
+    assert {path for path in asked if not path.startswith(commit)} == {"main/config.json"}
+    if kind == "segformer":
+        model.image_config = image_config(PROCESSOR)
+    labels = segment(model, read_image("photo.png"), data_config(model))
+    assert {one["class"]: one["share"] for one in told["classes"]} == {
+        name: share for _, name, share in shares(labels, None)
+    }
+
+
+def test_output_of_a_classifier_is_refused_before_the_weights_are_fetched(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (40, 30)).save("photo.png")
+    for layout in ("both", "packed"):
+        ticket("test_resnet").push_to_hub(f"alice/{layout}", layout=layout)
+        before = len(hub.requests)
+        assert main(["predict", f"alice/{layout}", "photo.png", "--output", "x.png"]) == 2
+        assert "is a classifier" in capsys.readouterr().err
+        asked = {entry.path.rpartition("/")[2] for entry in hub.requests[before:] if "/resolve/" in entry.path}
+        assert asked == {"config.json"}
+    assert main(["predict", "alice/both", "photo.png", "--revision", "v9"]) == 2
+    assert "no revision 'v9'" in capsys.readouterr().err
+
+
+def test_the_card_shows_a_picture_that_is_pushed_with_it(hub):
+    ticket("test_resnet").push_to_hub(X, files={"predictions.png": b"pixels"})
+    assert hub.files(X)["predictions.png"] == b"pixels" and b"](predictions.png)" in hub.files(X)["README.md"]
