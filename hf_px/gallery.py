@@ -25,6 +25,6 @@ def gallery(
         labels = [test.mask(index), *(segment(model, image, images) for model in models.values())]
         rows.append([image, *(overlay(image, each) for each in labels)])
         shown |= {int(label) for each in labels for label in np.unique(each)} - {0, IGNORE}
-    paint = colours(len(classes))
-    legend = {classes[label]: tuple(int(part) for part in paint[label]) for label in sorted(shown)}
+    paint = [(r, g, b) for r, g, b in colours(len(classes)).tolist()]
+    legend = {classes[label]: paint[label] for label in sorted(shown)}
     return side_by_side(rows, ["image", "truth", *models], legend)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from .data import TestImages, TestPairs, TrainImages, TrainPairs, pair_batches, pruning_batches
-from .data.source import TaskName
+from .data.presets import TaskName
 from .metrics import MeanIoU, classification_metrics, confusion, ranked
 from .models import encoder_of
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..registry import Registry
 
-Task = Literal["classification", "segmentation"]
+TaskName = Literal["classification", "segmentation"]
 
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -80,7 +80,7 @@ class Preset:
     train_split: str = "train"
     test_split: str = "test"
     whole: bool = True  # at test time the whole image, resized; otherwise the model's own resize and centre crop
-    task: Task = "classification"
+    task: TaskName = "classification"
     classes: tuple[str, ...] = ()  # their names, if the data set itself does not say
     # of the masks, where they are painted: those of classes 0, 1, … and at last that of no class
     colours: tuple[tuple[int, int, int], ...] = ()

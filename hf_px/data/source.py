@@ -26,7 +26,7 @@ from .digits import grey_digits, pixels
 from .folders import LAYOUTS, Folders, class_names, mask_folders
 from .load import NOISE, check_source, id_and_title, load, on_disk
 from .pairs import FromColumns, FromFiles, Pairs
-from .presets import Preset, Task, preset_of
+from .presets import Preset, TaskName, preset_of
 from .split import FromArray, FromColumn, Split
 
 S = TypeVar("S", Split, Pairs)
@@ -61,7 +61,7 @@ def open_data(
     revision: str | None = None,
     token: str | bool | None = None,
     need_test: bool = True,
-    task: Task = "classification",
+    task: TaskName = "classification",
     num_classes: int | None = None,
 ) -> Data:
     """Labels read and checked, columns and splits found, no image decoded but the first; masks are all read.
