@@ -165,7 +165,7 @@ def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
     cause = (
         "Likely causes: zero-initialised weights or scales (timm: zero_init_last=False, or load trained weights), "
         "units that no sample activates and, for path scorers, weights that only steer a frozen gate "
-        "(attention queries and keys, squeeze-and-excitation), or see padding only (wide atrous convolutions, small images)"
+        "(attention queries and keys, squeeze-and-excitation) or see padding only (atrous convolutions on small images)"
     )
     if part == 1.0:
         raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")

@@ -39,6 +39,30 @@ def small_digits(folder: Path, train: int = 192, test: int = 61) -> Path:
     return folder
 
 
+def small_pairs(folder: Path, train: int = 16, test: int = 5) -> Path:
+    """Pictures of a bright disk or square on noise, with masks: ground, disk, square; a rim of 255. Sizes differ."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split, count in (("train", train), ("val", test)):
+        for kind in ("images", "masks"):
+            (folder / split / kind).mkdir(parents=True)
+        for i in range(count):
+            height, width = 40 + 5 * (i % 3), 36 + 7 * (i % 2)
+            y, x = np.mgrid[:height, :width]
+            cy, cx, r = rng.integers(14, height - 14), rng.integers(14, width - 14), 10
+            away = np.hypot(y - cy, x - cx) if i % 2 else np.maximum(abs(y - cy), abs(x - cx))
+            mask = np.where(away < r, 1 + (i + 1) % 2, 0)
+            mask[(away >= r) & (away < r + 1)] = 255
+            colour = np.array([220, 60, 40] if i % 2 else [40, 80, 230])
+            pixels = np.where((away < r)[..., None], colour, 120) + rng.integers(-30, 30, (height, width, 3))
+            Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(folder / split / "images" / f"{i:03}.png")
+            Image.fromarray(mask.astype("uint8")).save(folder / split / "masks" / f"{i:03}.png")
+    (folder / "classes.txt").write_text("ground\ndisk\nsquare\n")
+    return folder
+
+
 def command(*flags: Any, processes: int = 0, recipe: Path = RECIPE) -> list[str]:
     """python recipe, or `accelerate launch` where a number of processes is given."""
     words = [sys.executable, str(recipe), *map(str, flags)]
