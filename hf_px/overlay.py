@@ -110,10 +110,10 @@ def png(image: Image.Image, palette: int | None = 256) -> bytes:
         # a legend is a few pixels among many: left to the count, dark red and dark green would both become brown
         exact = sorted(set(image.info.get("legend", ())))[: palette // 2]
         few = rgb.quantize(palette - len(exact), Image.Quantize.MEDIANCUT)
-        places = np.array(few)
+        pixels, places = np.array(rgb), np.array(few)
         known = np.array(few.getpalette() or [], np.uint8).reshape(-1, 3)[: palette - len(exact)]
         for number, colour in enumerate(exact, len(known)):
-            places[(np.array(rgb) == colour).all(2)] = number
+            places[(pixels == colour).all(2)] = number
         found = Image.fromarray(places)
         found.putpalette(np.vstack([known, np.array(exact, np.uint8).reshape(-1, 3)]).tobytes())
     file = io.BytesIO()
