@@ -36,7 +36,9 @@ def save_ticket(
     predictions: bytes | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """Write the ticket of a run that found `told`, and its card; the bytes of each file, and of the dense tensors."""
-    if predictions is not None:  # first: the card shows what is there
+    if predictions is None:  # before the card, which shows what is there
+        (directory / PREDICTIONS).unlink(missing_ok=True)
+    else:
         write_atomic(directory / PREDICTIONS, predictions)
     base, revision = told["model"]["base"], told["model"]["revision"]
     on_hub = base is not None and base.count("/") == 1  # else the address of a file, which stands among the settings

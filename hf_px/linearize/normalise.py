@@ -21,11 +21,6 @@ class Scale:
 
     r: Tensor
     gamma: Tensor | None
-    own: bool = False  # divide by the mean of what flows in instead: a layer then passes on as much flow as any other
-
-    def over(self, x: Tensor) -> tuple[int, ...]:
-        """The axes of x that the statistics are taken over: those on which r does not depend."""
-        return tuple(axis for axis in range(-x.dim(), 0) if -axis > self.r.dim() or self.r.shape[axis] == 1)
 
 
 @dataclass(frozen=True)
@@ -72,18 +67,29 @@ class Normalise(Rule):
         if edges == 0:
             return run.alias(x)
         scale: Tensor | None
-        if saved is not None and saved.own:
-            gamma = 1.0 if saved.gamma is None else power(saved.gamma.to(x.dtype), edges)
-            mean = x.detach().mean(saved.over(x), keepdim=True)
-            # where nothing flows, nothing is to be scaled
-            scaled = x * (gamma * torch.where(mean > 0, mean.reciprocal(), 0.0))
-            return run.anew(scaled, x)
+        if run.view.own and run.on_path(x):
+            return self._by_own_flow(run, x, arguments(self.kind, func, args, kwargs))
         if saved is not None:
             r = run.match(power(saved.r.to(x.dtype), edges), x)
             scale = r if saved.gamma is None else r * power(saved.gamma.to(x.dtype), edges)
         else:
             scale = self._data_free(run, x, arguments(self.kind, func, args, kwargs))
         return run.alias(x) if scale is None else run.settle(run.follow(x * scale, x))
+
+    def _by_own_flow(self, run: Replay, x: Tensor, given: dict[str, Any]) -> Tensor:
+        """γ^edges · x / mean(x), the mean held constant and over what the layer takes its statistics over.
+
+        Group norm and its kin, which share statistics between channels or have none, go channel by channel too.
+        """
+        gamma = given.get("weight")  # |γ|^edges already
+        if self.kind in ("layer_norm", "rms_norm"):
+            over = tuple(range(-len(given["normalized_shape"]), 0))
+        else:
+            over = tuple(axis for axis in range(x.dim()) if axis != 1)
+            gamma = _shape(gamma, [1, -1] + [1] * (x.dim() - 2))
+        mean = x.detach().mean(over, keepdim=True)
+        scale = torch.where(mean > 0, mean.reciprocal(), 0.0)  # where nothing flows, nothing is to be scaled
+        return run.anew(x * (scale if gamma is None else scale * gamma), x)
 
     def _data_free(self, run: Replay, x: Tensor, given: dict[str, Any]) -> Tensor | None:
         """γ over the stored σ; where none is stored, γ alone: without data a layer norm has no σ."""

@@ -12,7 +12,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..errors import UnsupportedModelError
 from ..forward import call, call_with, output_tensor
 from . import linear
 from .gates import Gate, Kept
-from .normalise import Normalise, Scale, Statistic
+from .normalise import Normalise, Statistic
 from .rule import Norm, in_place, operation, positional
 from .rules import RULES
 from .views import View, other_tensors, power
@@ -106,14 +106,6 @@ def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: 
 def without_gates(tape: list[Entry]) -> list[Entry]:
     """The tape for views whose gates are open: normalisation stays, the memory of everything else is free."""
     return [e if isinstance(RULES[e.operation], (Normalise, Statistic)) else Entry(e.operation, None) for e in tape]
-
-
-def with_own_scales(tape: list[Entry]) -> list[Entry]:
-    """The tape for a view that is normalised by its own flow instead of the recorded statistics."""
-    return [
-        Entry(entry.operation, replace(entry.saved, own=True)) if isinstance(entry.saved, Scale) else entry
-        for entry in tape
-    ]
 
 
 def replay(

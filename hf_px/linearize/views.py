@@ -4,6 +4,7 @@
     h of the paper   edges 2, gates 0    squared parameters, every gate open
     SynFlow          edges 1, gates 0    absolute parameters, every gate open
     px-path          edges 2, gates 2    the square of every path of the network itself
+    h by its flow    as h, but normalised by what flows in it instead of the network's statistics
 
 Constants that are neither parameter nor gate (average pooling, resizing, x · 0.5) stay as they are in
 g and h. That is sound: splitting a constant c as √c · √c between the two factors, Cauchy-Schwarz still
@@ -26,6 +27,7 @@ from ..mask import MaskedWeights
 class View:
     edges: int
     gates: int
+    own: bool = False  # normalisation divides by the view's own flow
 
     @property
     def constants(self) -> int:
@@ -34,6 +36,7 @@ class View:
 
 ONES = View(edges=0, gates=2)
 SQUARED = View(edges=2, gates=0)
+FLOW = View(edges=2, gates=0, own=True)
 ABSOLUTE = View(edges=1, gates=0)
 PATHS = View(edges=2, gates=2)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ..batches import Batch, Batches, Contribution
 from ..forward import call, seen, undisturbed
-from ..linearize import ONES, SQUARED, edge_weights, record, replay, shares, ungated, with_own_scales, without_gates
+from ..linearize import FLOW, ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
 from ..mask import MaskedWeights
 from ..registry import Scores, scorer
 
@@ -58,17 +58,19 @@ def px(
         with undisturbed(model, batch_statistics=True):
             total = batches.sum(lambda batch: _released(model, weights, batch), like=weights)
         return {name: s.abs() for name, s in total.items()}
-    if norm not in ("batch", "flow", "running"):
+    if norm == "flow":
+        with undisturbed(model):
+            return _by_own_flow(model, weights, batches)
+    if norm not in ("batch", "running"):
         raise ValueError(f"norm={norm!r}: px knows batch, flow, running and released")
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
-        _, tape = record(model, weights, batch, "running" if norm == "running" else "batch")
+        _, tape = record(model, weights, batch, norm)
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape)
         tape = without_gates(tape)  # h has all of them open; their memory goes to its gradients
-        tape = with_own_scales(tape) if norm == "flow" else tape
         row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
@@ -77,6 +79,31 @@ def px(
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)
+
+
+def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> Scores:
+    """θ² ⊙ ∂/∂θ² Σ_k G^k h^k: no batch has a say in h, so there is one for all, and Σ_b G_b comes first."""
+    row = batches.first().row()
+    with torch.no_grad():
+        output = call(model, weights, row)[0]
+
+    def paths(batch: Batch) -> Contribution:
+        """G_b, a number for each output."""
+        _, tape = record(model, weights, batch, "batch")
+        with torch.no_grad():
+            g = replay(model, edge_weights(weights, ONES, batch.x.dtype), ONES, batch, batch.x.square(), tape)
+        if g.values.shape[1:] != output.shape:
+            raise ValueError(
+                f"batch {batch.index} has outputs of {tuple(g.values.shape[1:])}, the first one of "
+                f"{tuple(output.shape)}; with norm='flow' all batches must be of one size"
+            )
+        return {"G": seen(g.values, batch.labels).sum(0)}, g.exponent
+
+    total = batches.sum(paths, like={"G": output})["G"]
+    dtype = torch.float64 if row.x.is_cuda else row.x.dtype
+    squared = edge_weights(weights, FLOW, dtype, leaves=True)
+    h = replay(model, squared, FLOW, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device))
+    return batches.once(*shares((total * h.values[0]).sum(), squared, h.exponent))
 
 
 def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:
