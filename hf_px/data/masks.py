@@ -28,7 +28,7 @@ def index_mask(image: ImageFile, colours: Sequence[Colour] = ()) -> np.ndarray:
             f"{'an' if image.mode[0] in 'RLFHA' else 'a'} {image.mode} picture, not an index mask: each pixel must "
             "hold the number of its class, 255 for none; save the numbers as a png of mode L or P"
         )
-    packed = image.tile[0].args if image.tile else None  # gone once the picture is decoded
+    packed = image.tile[0][3] if image.tile else None  # its mode in the file; gone once the picture is decoded
     image.load()
     mask = np.asarray(image)
     if isinstance(packed, str) and packed in STRETCHED:
