@@ -36,6 +36,8 @@ examples:
       a transformers model from the Hub; magnitude needs no data
   hf-px prune moco_v2_800ep_pretrain.pth.tar --architecture mocov2-resnet50 --num-classes 10
       the authors' own checkpoint, converted; `hf-px prune mocov2-resnet50` downloads it
+  hf-px prune deeplabv3plus-resnet50 --backbone mocov2-resnet50 --num-classes 3 --data ~/scans
+      a segmenter; ~/scans/train holds images/ and masks/, in which each pixel is the number of its class
   hf-px prune ./my-vit --scope 2:4 --exclude vit.embeddings.patch_embeddings.projection.weight --data train.parquet
       a directory written by save_pretrained; two of every four weights stay, but in the tensor that 4 does not divide
 """
@@ -112,6 +114,12 @@ def parser() -> argparse.ArgumentParser:
         "directories do; no for a bare architecture)",
     )
     model.add_argument(
+        "--backbone",
+        metavar="NAME",
+        help="of a segmenter as deeplabv3plus-resnet50: whose weights its encoder starts from, named as MODEL is; "
+        "--pretrained, --architecture and --revision are then the backbone's",
+    )
+    model.add_argument(
         "--architecture",
         metavar="NAME",
         help="of a weights file: a timm name, or one of `hf-px backbones`, whose checkpoints are converted",
@@ -144,7 +152,9 @@ def parser() -> argparse.ArgumentParser:
         "--min-per-layer", type=_at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
     )
     how.add_argument(
-        "--norm", help="statistics of normalisation layers, for px: batch, flow, running, released (default: batch)"
+        "--norm",
+        help="statistics of normalisation layers, for px: batch, flow, running, released (default: batch; "
+        "flow for segmenters)",
     )
     how.add_argument(
         "--seed", type=_at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"
@@ -161,7 +171,9 @@ def parser() -> argparse.ArgumentParser:
     data.add_argument(
         "--per-class", type=_at_least(1), default=10, metavar="N", help="examples per class (default: 10)"
     )
-    data.add_argument("--batch-size", type=_at_least(1), default=100, metavar="N", help="at most (default: 100)")
+    data.add_argument(
+        "--batch-size", type=_at_least(1), metavar="N", help="at most (default: 100; 8 pictures with masks)"
+    )
     data.add_argument("--split", default="train", help="of the data set (default: train)")
     data.add_argument("--image-column", metavar="NAME", help="(default: image or img)")
     data.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
@@ -218,6 +230,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from .hub.backbones import check_name, load
     from .registry import norm_option, scorers
     from .rounds import checked_schedule, checked_sparsity, prune
+    from .tasks import task_of
 
     # what can be refused without a model, is
     if args.demo and args.model:
@@ -225,8 +238,9 @@ def prune_command(args: argparse.Namespace) -> None:
     args.model = "resnet20" if args.demo else args.model
     if args.model is None:
         raise ValueError("name a model, or try hf-px prune --demo; see hf-px prune --help")
-    record = scorers[args.scorer]
-    options = norm_option(record, args.norm)
+    record, task = scorers[args.scorer], task_of(args.model)
+    options = norm_option(record, args.norm or task.norms.get(record.name))
+    args.batch_size = args.batch_size or task.prune_batch_size
     args.norm = options.get("norm")
     scope = parse_scope(args.scope)
     if args.sparsity is None and not isinstance(scope, NofM):
@@ -242,7 +256,7 @@ def prune_command(args: argparse.Namespace) -> None:
         check_source(args.data)
     if args.output:
         _claim(args.output, args.force)
-    check_name(args.model, pretrained=args.pretrained, architecture=args.architecture)
+    check_name(args.model, pretrained=args.pretrained, architecture=args.architecture, backbone=args.backbone)
 
     torch.manual_seed(args.seed)
     loaded = load(
@@ -252,6 +266,7 @@ def prune_command(args: argparse.Namespace) -> None:
         seed=args.seed,
         revision=args.revision,
         architecture=args.architecture,
+        backbone=args.backbone,
     )
     if loaded.new_head and not args.quiet:
         print(f"hf-px: a new head, drawn at random: {', '.join(loaded.new_head)}", file=sys.stderr)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from .data import TestImages, TestPairs, TrainImages, TrainPairs, pair_batches, pruning_batches
 from .data.presets import TaskName
-from .metrics import MeanIoU, classification_metrics, confusion, ranked
 from .models import encoder_of
 
 
@@ -44,6 +43,34 @@ class Task:
         return (classes,) if self is CLASSIFICATION else (classes, height, width)
 
 
+# evaluate takes seconds to import, and who only prunes needs no metric
+
+
+def _accuracies(names: Sequence[str]) -> Any:
+    from .metrics import classification_metrics
+
+    return classification_metrics(len(names))
+
+
+def _best(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    from .metrics import ranked
+
+    return ranked(logits), labels
+
+
+def _mean_iou(names: Sequence[str]) -> Any:
+    from .metrics import MeanIoU
+
+    return MeanIoU(len(names), names)
+
+
+def _counts(logits: Tensor, masks: Tensor) -> tuple[Tensor]:
+    """A matrix an image, not its pixels: that is what goes between processes."""
+    from .metrics import confusion
+
+    return (confusion(logits.argmax(1), masks, logits.shape[1]),)
+
+
 CLASSIFICATION = Task(
     "classification",
     "image-classification",
@@ -53,8 +80,8 @@ CLASSIFICATION = Task(
     pruning_batches,
     prune_batch_size=100,
     norms={},
-    metric=lambda names: classification_metrics(len(names)),
-    measure=lambda logits, labels: (ranked(logits), labels),
+    metric=_accuracies,
+    measure=_best,
     add=lambda metric, best, labels: metric.add_batch(predictions=best, references=labels),
 )
 SEGMENTATION = Task(
@@ -66,9 +93,8 @@ SEGMENTATION = Task(
     pair_batches,
     prune_batch_size=8,
     norms={"px": "flow"},  # by the default, batch, the deep branch starves the shallow one: see scorers/px.py
-    metric=lambda names: MeanIoU(len(names), names),
-    # a matrix an image, not its pixels: that is what goes between processes
-    measure=lambda logits, masks: (confusion(logits.argmax(1), masks, logits.shape[1]),),
+    metric=_mean_iou,
+    measure=_counts,
     add=lambda metric, counts: metric.add_counts(counts),
 )
 
