@@ -14,9 +14,11 @@ sys.path.insert(0, str(RECIPES))
 from prune_finetune import Backbone, Examples, Output, Pruning, Training  # noqa: E402
 
 from hf_px.data import PRESETS  # noqa: E402
+from hf_px.hub.backbones import check_name  # noqa: E402
 from hf_px.options import parse  # noqa: E402
 
 CONFIGS = sorted((RECIPES / "configs").glob("*.yaml"))
+VOC = "Pascal VOC2012"
 SETS = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
 # data set, architecture, optimizer, lr, epochs at which it falls by 10, momentum, weight decay, epochs, batch size
 TABLE = {
@@ -24,6 +26,7 @@ TABLE = {
     ("CIFAR-100", "VGG-16", "SGD (Nesterov)", 0.1, (60, 120), 0.9, 5e-4, 160, 128),
     ("Tiny-ImageNet", "ResNet-18", "SGD", 0.2, (100, 150), 0.9, 1e-4, 200, 256),
     ("ImageNet", "ResNet-50", "SGD", 0.1, (30, 60, 80), 0.9, 1e-4, 90, 448),
+    (VOC, "DeepLabV3+ (ResNet-50)", "SGD", 0.001, (50, 60), 0.9, 1e-4, 80, 4),
     *((data, "ResNet-50", "SGD", 0.1, (91, 136), 0.9, 1e-4, 182, 256) for data in SETS),
 }
 RANDOM = {
@@ -36,6 +39,10 @@ MODELS = {
     # the second half of the table stands for three pre-trainings each
     **{(data, f"{by}-resnet50"): (data, "ResNet-50") for data in SETS for by in ("imagenet", "mocov2", "clip")},
     **{(data, model): (data, architecture) for (data, architecture), model in RANDOM.items()},
+    **{
+        (VOC, f"deeplabv3plus-resnet50 on {by}-resnet50"): (VOC, "DeepLabV3+ (ResNet-50)")
+        for by in ("imagenet", "mocov2", "dino")
+    },
 }
 
 
@@ -44,12 +51,16 @@ def read(path: Path) -> tuple:
 
 
 def title(name: str) -> str:
-    return "ImageNet" if name == "imagenet-1k" else PRESETS[name].title
+    return {"imagenet-1k": "ImageNet", "voc2012": VOC}.get(name) or PRESETS[name].title
+
+
+def model_of(backbone: Backbone) -> str:
+    return f"{backbone.model} on {backbone.backbone}" if backbone.backbone else backbone.model
 
 
 def test_there_is_one_for_each_row_and_each_pre_training() -> None:
-    found = [(title(examples.data), backbone.model) for backbone, examples, *_ in map(read, CONFIGS)]
-    assert sorted(found) == sorted(MODELS) and len(found) == 13
+    found = [(title(examples.data), model_of(backbone)) for backbone, examples, *_ in map(read, CONFIGS)]
+    assert sorted(found) == sorted(MODELS) and len(found) == 16
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -57,13 +68,14 @@ def test_it_is_exact(path: Path) -> None:
     backbone, examples, pruning, training, output = read(path)
     optimizer = {"sgd": "SGD", "nesterov": "SGD (Nesterov)"}[training.optimizer]
     row = (
-        *MODELS[title(examples.data), backbone.model], optimizer, training.lr, tuple(training.lr_drops),
+        *MODELS[title(examples.data), model_of(backbone)], optimizer, training.lr, tuple(training.lr_drops),
         training.momentum, training.weight_decay, training.epochs, training.batch_size,
     )  # fmt: skip
     assert row in TABLE
     assert training.lr_schedule == "step" and training.lr_drop_factor == 0.1
     assert (pruning.scorer, pruning.sparsity, pruning.rounds, examples.per_class) == ("px", 0.982, None, 10)
-    assert pruning.keep_head is False
+    assert pruning.keep_head is False and pruning.norm is None
+    check_name(backbone.model, backbone=backbone.backbone)
     # nothing that the paper does not name
     assert not (training.warmup_epochs or training.label_smoothing or training.ema_decay or training.grad_clip)
     assert output == Output()
@@ -90,7 +102,14 @@ def test_the_table_here_is_the_papers(shared: Path) -> None:
     found = set()
     for line in text.splitlines():
         cells = [cell.strip().removesuffix(r"\\").strip() for cell in line.split("&")]
-        if len(cells) == 9 and cells[0] != r"\textbf{Dataset}" and "VOC" not in cells[0]:
+        if len(cells) == 9 and cells[0] != r"\textbf{Dataset}":
             drops = tuple(map(int, cells[4].removeprefix("x10 at epochs ").split(",")))
             found.add((*cells[:3], float(cells[3]), drops, *map(float, cells[5:7]), *map(int, cells[7:])))
     assert found == TABLE
+
+
+def test_segmentation_crops_as_the_paper_does() -> None:
+    augmentation = PRESETS["voc2012"].augmentation
+    assert (augmentation.scale, augmentation.flip) == ((0.5, 2.0), 0.5)
+    sizes = {examples.image_size for _, examples, *_ in map(read, CONFIGS) if examples.data == "voc2012"}
+    assert sizes == {513}
