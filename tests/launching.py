@@ -80,12 +80,14 @@ def environment(cwd: Path) -> dict[str, str]:
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])}
 
 
-def launch(cwd: Path, *flags: Any, processes: int = 0, recipe: Path = RECIPE, check: bool = True) -> str:
+def launch(
+    cwd: Path, *flags: Any, processes: int = 0, recipe: Path = RECIPE, check: bool = True, timeout: int = 500
+) -> str:
     """Run to the end; what it printed."""
     cwd.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         command(*flags, processes=processes, recipe=recipe), cwd=cwd, env=environment(cwd), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=500,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
     )  # fmt: skip
     assert done.returncode == 0 or not check, done.stdout[-6000:]
     return done.stdout
