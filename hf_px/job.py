@@ -212,7 +212,9 @@ class Job:
             side = 16  # digits are 8 pixels wide: a quarter of the work, and nothing lost
         if side is not None:
             images["input_size"] = (channels, side, side)
-        if self.task is not CLASSIFICATION or takes_whole(self.data, images):
+        if self.task is not CLASSIFICATION:
+            images |= {"crop_pct": 1.0, "crop_mode": "border"}  # timm's word nearest to data/fit.py
+        elif takes_whole(self.data, images):
             images |= {"crop_pct": 1.0, "crop_mode": "squash"}
         inner = getattr(self.model, "timm_model", self.model)
         if isinstance(told := getattr(inner, "pretrained_cfg", None), dict):

@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +151,18 @@ def shares(labels: np.ndarray, names: tuple[str, ...] | None) -> list[tuple[int,
 
 def drawn(image: Image.Image, labels: np.ndarray, names: tuple[str, ...] | None, side: int = 480) -> Image.Image:
     """The picture, beside it what the ticket sees, below them the classes that are there."""
-    # by VOC's custom 0 is the background, unless it has another name: ADE20K's is a wall
-    background = 0 if names is None or names[0].lower() == "background" else None
+    background = background_of(names)
     palette = colours(256)
     seen = [(name, palette[label]) for label, name, _ in shares(labels, names) if label != background]
     legend = {name: (int(r), int(g), int(b)) for name, (r, g, b) in seen[:_MOST_IN_LEGEND]}
     if len(seen) > _MOST_IN_LEGEND:
         legend[f"and {len(seen) - _MOST_IN_LEGEND} more"] = (255, 255, 255)
     return side_by_side([[image, overlay(image, labels, background=background)]], ["image", "ticket"], legend, side)
+
+
+def background_of(names: Sequence[str] | None) -> int | None:
+    """By VOC's custom class 0, unless it has a name of its own: ADE20K's is a wall."""
+    return 0 if names is None or names[0].lower() in ("background", "0") else None
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
