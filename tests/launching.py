@@ -59,7 +59,7 @@ def small_pairs(folder: Path, train: int = 16, test: int = 5) -> Path:
             pixels = np.where((away < r)[..., None], colour, 120) + rng.integers(-30, 30, (height, width, 3))
             Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(folder / split / "images" / f"{i:03}.png")
             Image.fromarray(mask.astype("uint8")).save(folder / split / "masks" / f"{i:03}.png")
-    (folder / "classes.txt").write_text("ground\ndisk\nsquare\n")
+    (folder / "classes.txt").write_text("background\ndisk\nsquare\n")
     return folder
 
 

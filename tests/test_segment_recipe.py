@@ -51,7 +51,7 @@ def test_it_ends_with_a_ticket_a_picture_and_numbers_by_class(whole: Path) -> No
     assert told["mask"]["whole"] == ["classifier.weight"]
     for name in ("dense", "pruned", "ticket"):
         found = told["results"][name]
-        assert list(found["iou"]) == ["ground", "disk", "square"] and 0 <= found["mean_iou"] <= 1
+        assert list(found["iou"]) == ["background", "disk", "square"] and 0 <= found["mean_iou"] <= 1
     assert all(isinstance(value, (int, float)) for row in told["history"]["ticket"] for value in row.values())
     first, *_ = ticket.config["results"]
     assert first["by_class"] == told["results"]["ticket"]["iou"] and first["task"] == "image-segmentation"
@@ -61,7 +61,7 @@ def test_it_ends_with_a_ticket_a_picture_and_numbers_by_class(whole: Path) -> No
     with Image.open(whole / "predictions.png") as picture:
         assert picture.width > 4 * 200 and picture.height > 4 * 150  # four columns, four rows
     model = ticket.to_model()
-    assert class_names(model) == ("ground", "disk", "square")
+    assert class_names(model) == ("background", "disk", "square")
     for name, weight in ticket.mask.tensors_of(model).items():
         assert not weight[~ticket.mask.bits[name]].any(), name
 
@@ -87,7 +87,7 @@ def mean_iou(folder: Path, data: Path) -> dict[str, float]:
         for c in range(3):
             mine, theirs = (answer == c) & (labels != 255), labels == c
             hits[c], either[c] = hits[c] + (mine & theirs).sum(), either[c] + (mine | theirs).sum()
-    return {name: hits[c] / either[c] for c, name in enumerate(("ground", "disk", "square"))}
+    return {name: hits[c] / either[c] for c, name in enumerate(("background", "disk", "square"))}
 
 
 def test_the_mean_iou_it_tells_is_what_the_ticket_does(whole: Path, data: Path) -> None:
