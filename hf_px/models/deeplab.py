@@ -8,8 +8,6 @@ trained backbone fits: `backbone.layer1.0.conv1.weight` is `layer1.0.conv1.weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -109,28 +107,33 @@ def _resize(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
 
 
-def _build(
-    encoder: str, num_classes: int = 21, in_chans: int = 3, generator: torch.Generator | None = None
-) -> DeepLabV3Plus:
-    model = DeepLabV3Plus(encoder, num_classes, in_chans)
-    model.pretrained_cfg = images(
-        f"{PREFIX}{encoder}",
-        SIDE,
-        IMAGENET_MEAN,
-        IMAGENET_STD,
-        first_conv="backbone.conv1",
-        num_classes=num_classes,
-        in_chans=in_chans,
-        classifier="classifier",
-    )
-    kaiming_normal_(model, generator)
-    return model
+class Build:
+    """Builds it on one encoder, Kaiming-normal weights, drawn from `generator` if given."""
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder = encoder
+        self.__doc__ = f"DeepLabV3+ on timm's {encoder}, Kaiming-normal weights, drawn from `generator` if given."
+
+    def __call__(
+        self, num_classes: int = 21, in_chans: int = 3, generator: torch.Generator | None = None
+    ) -> DeepLabV3Plus:
+        model = DeepLabV3Plus(self.encoder, num_classes, in_chans)
+        model.pretrained_cfg = self.told(num_classes, in_chans)
+        kaiming_normal_(model, generator)
+        return model
+
+    def told(self, num_classes: int = 21, in_chans: int = 3) -> dict[str, Any]:
+        """pretrained_cfg, without building anything: timm's registry asks for it when it is imported."""
+        return images(
+            f"{PREFIX}{self.encoder}",
+            SIDE,
+            IMAGENET_MEAN,
+            IMAGENET_STD,
+            first_conv="backbone.conv1",
+            num_classes=num_classes,
+            in_chans=in_chans,
+            classifier="classifier",
+        )
 
 
-def _builder(encoder: str) -> Callable[..., DeepLabV3Plus]:
-    build = partial(_build, encoder)
-    build.__doc__ = f"DeepLabV3+ on timm's {encoder}, Kaiming-normal weights, drawn from `generator` if given."
-    return build
-
-
-DEEPLABS = {f"{PREFIX}{encoder}": _builder(encoder) for encoder in ENCODERS}
+DEEPLABS = {f"{PREFIX}{encoder}": Build(encoder) for encoder in ENCODERS}
