@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import check_source, data_config, open_data, takes_whole
-from .errors import first_line
+from .data import check_source, open_data
+from .fitting import check_runs, images_of_, name_classes_
 from .forward import output_tensor
 from .gallery import gallery
 from .head import head_of, segments, silent_classes
@@ -159,13 +159,12 @@ class Job:
                 **self._weights,
             )
         self.model = self.loaded.model
-        self._name_classes_()
-        self.images = self._images()
-        self._check_runs(classes)
+        name_classes_(self.model, self.data.classes)
+        self.images = images_of_(self.model, self.data, self.task, examples.image_size)
+        check_runs(backbone.model, self.model, self.data, self.task, self.images, self.plan)
         self.train_images = self.task.train_set(self.data, self.images, self.training.seed)
-        self.test_images = self.task.test_set(self.data, self.images)
         tests = DataLoader(
-            self.test_images,
+            self.task.test_set(self.data, self.images),
             batch_size=max(1, self.task.test_batch(*self.images["input_size"][1:]) // accelerator.num_processes),
             num_workers=self.workers,
         )
@@ -202,56 +201,6 @@ class Job:
         small = self.images["input_size"][-1] <= 64
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return 0 if small else min(8, cores // self.accelerator.num_processes)
-
-    def _images(self) -> dict[str, Any]:
-        """What the model takes, at the size that was asked for; the model then says so too, and its ticket."""
-        images = dict(data_config(self.model))
-        channels, *own = images["input_size"]
-        side = self._examples.image_size
-        if side is None and self._examples.data == "digits" and own == [32, 32]:
-            side = 16  # digits are 8 pixels wide: a quarter of the work, and nothing lost
-        if side is not None:
-            images["input_size"] = (channels, side, side)
-        if self.task is not CLASSIFICATION:
-            images |= {"crop_pct": 1.0, "crop_mode": "border"}  # timm's word nearest to data/fit.py
-        elif takes_whole(self.data, images):
-            images |= {"crop_pct": 1.0, "crop_mode": "squash"}
-        inner = getattr(self.model, "timm_model", self.model)
-        if isinstance(told := getattr(inner, "pretrained_cfg", None), dict):
-            told |= {key: images[key] for key in ("input_size", "crop_pct", "crop_mode")}
-        else:
-            self.model.image_config = images  # type: ignore[assignment]  # a note on the module, no part of it
-        return images
-
-    @torch.no_grad()
-    def _check_runs(self, classes: int) -> None:
-        size = self.images["input_size"]
-        try:
-            logits = output_tensor(self.model(torch.zeros(2, *size)))
-        except Exception as error:  # whatever a model does with images that it does not take
-            raise ValueError(
-                f"{self._backbone.model} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}"
-            ) from error
-        if logits.shape[1:] != self.task.answers(classes, *size[1:]):
-            raise ValueError(
-                f"{self._backbone.model} answers with {tuple(logits.shape[1:])} numbers an image, {self.data.name} has "
-                f"{classes} classes; is it for {self.task.name}?"
-            )
-        part = self.plan.examples // self.plan.steps_per_epoch // (self.plan.processes * self.plan.accumulation)
-        if segments(self.model) and part < 2:
-            raise ValueError(
-                "a step has single pictures, of which batch norm after the pooling has no statistics; --batch_size "
-                f"must be at least {2 * self.plan.processes * self.plan.accumulation}, or take fewer processes"
-            )
-
-    def _name_classes_(self) -> None:
-        config: Any = getattr(self.model, "config", None)
-        if hasattr(config, "id2label"):  # transformers' pipelines answer with these
-            config.id2label = dict(enumerate(self.data.classes))
-            config.label2id = {name: i for i, name in enumerate(self.data.classes)}
-        told = getattr(self.model, "pretrained_cfg", None)
-        if isinstance(told, dict) and self.data.classes != tuple(map(str, range(len(self.data.classes)))):
-            told["label_names"] = self.data.classes  # timm's word for them
 
     # the work
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,13 @@ class Server:
     def close(self) -> None:
         self._server.kill()
         self._server.wait()
+
+
+def serving(place: Path, recipe: Path = RECIPE) -> Iterator[Server]:
+    """For a fixture of a whole file."""
+    found = Server(recipe, place)
+    yield found
+    found.close()
 
 
 def exists(folder: Path, *patterns: str) -> Callable[[], bool]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import RECIPE, Server, exists, launch, launch_and_kill, outcome, results, small_digits, weights
+from launching import Server, exists, launch, launch_and_kill, outcome, results, serving, small_digits, weights
 
 import hf_px
 from hf_px.hub.backbones import load
@@ -16,9 +16,7 @@ from hf_px.runs import claim
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(RECIPE, tmp_path_factory.mktemp("server"))
-    yield found
-    found.close()
+    yield from serving(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ LEVELS = [
     ["rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],
     [
-        "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "runs", "twin", "trackers",
-        "publish", "job", "sweep", "commands", "cli",
+        "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "fitting", "runs", "twin",
+        "trackers", "publish", "job", "sweep", "commands", "cli",
     ],
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

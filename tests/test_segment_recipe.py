@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from launching import RECIPE, Server, exists, launch, main, outcome, results, small_pairs
+from launching import Server, exists, launch, main, outcome, results, serving, small_pairs
 from PIL import Image
 
 import hf_px
@@ -17,9 +17,7 @@ from hf_px.predict import class_names
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(RECIPE, tmp_path_factory.mktemp("server"))
-    yield found
-    found.close()
+    yield from serving(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")
