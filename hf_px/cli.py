@@ -165,8 +165,9 @@ def parser() -> argparse.ArgumentParser:
         "--data",
         metavar="SOURCE",
         help="digits: handwritten digits, no network (default); a folder with one sub-folder of images per class, or "
-        "with parquet files; a .parquet file; a Hub data set org/name; random: one batch of Gaussian noise with random "
-        "labels, to try a command out, not to prune by",
+        "with parquet files; for a segmenter voc2012, or a folder with train/images and train/masks; a .parquet file; "
+        "a Hub data set org/name; random: one batch of Gaussian noise with random labels, to try a command out, not to "
+        "prune by",
     )
     data.add_argument(
         "--per-class", type=_at_least(1), default=10, metavar="N", help="examples per class (default: 10)"
@@ -251,6 +252,8 @@ def prune_command(args: argparse.Namespace) -> None:
     args.device = _device(args.device)
     if args.data and record.needs == "weights":
         print(f"hf-px: {record.name} needs no data; --data {args.data} is not read", file=sys.stderr)
+    if args.data is None and record.needs != "weights" and task.name == "segmentation":
+        raise ValueError(f"{args.model} needs pictures with masks: name a folder or data set with --data, or voc2012")
     args.data = None if record.needs == "weights" else args.data or "digits"
     if args.data:
         check_source(args.data)

@@ -169,7 +169,7 @@ def predict_command(args: argparse.Namespace) -> None:
     _check_output(output, args.image, args.force)
     labels, names = segment(model, image, images), class_names(model)
     try:
-        write_atomic(output, png(drawn(image, labels, names), None))
+        write_atomic(output, png(drawn(image, labels, names)))
     except OSError as error:
         raise full(error, output.parent) from error
     there = [(name, share) for _, name, share in shares(labels, names)][: args.top]

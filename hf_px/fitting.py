@@ -49,6 +49,8 @@ def name_classes_(model: nn.Module, names: tuple[str, ...]) -> None:
 def check_runs(name: str, model: nn.Module, data: Data, task: Task, images: dict[str, Any], plan: Plan) -> None:
     """An error now rather than after the pruning."""
     size, classes = images["input_size"], len(data.classes)
+    if task is not CLASSIFICATION and min(size[1:]) < 17:
+        raise ValueError(f"--image_size {min(size[1:])}: too small for a network that looks at sixteenths; at least 17")
     try:
         logits = output_tensor(model(torch.zeros(2, *size)))
     except Exception as error:  # whatever a model does with images that it does not take

@@ -84,6 +84,11 @@ def output_tensor(output: Any) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy; in dense prediction over the pixels that have a label, zero where none has."""
+    if not labels.is_floating_point() and labels.numel():
+        dense = labels.dim() > 1
+        high = int(torch.where(labels == IGNORE, 0, labels).max() if dense else labels.max())
+        if high >= logits.shape[1]:
+            raise ValueError(f"label {high}, but the model has {logits.shape[1]} classes, 0 to {logits.shape[1] - 1}")
     if labels.dim() < 2 or labels.is_floating_point():
         return F.cross_entropy(logits, labels)
     if logits.shape[2:] != labels.shape[1:]:  # transformers' segmenters answer at a quarter of the size

@@ -12,7 +12,7 @@ from torch import nn
 from .data import Pairs
 from .forward import IGNORE
 from .overlay import colours, overlay, side_by_side
-from .predict import background_of, segment
+from .predict import background_of, segment, uncoloured
 
 
 def gallery(
@@ -27,4 +27,4 @@ def gallery(
         shown |= {int(label) for each in labels for label in np.unique(each)} - {background, IGNORE}
     paint = [(r, g, b) for r, g, b in colours(len(classes)).tolist()]
     legend = {classes[label]: paint[label] for label in sorted(shown)}
-    return side_by_side(rows, ["image", "truth", *models], legend)
+    return side_by_side(rows, ["image", "truth", *models], legend | uncoloured(classes))

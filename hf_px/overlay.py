@@ -44,16 +44,29 @@ def overlay(image: Image.Image, labels: np.ndarray, share: float = 0.6, backgrou
     palette[IGNORE] = GREY
     rgb = image.convert("RGB")
     tinted = Image.blend(rgb, Image.fromarray(palette[labels]), share)
+    tinted.paste(GREY, mask=Image.fromarray(_rims(labels)))  # or a dark class is lost on dark fur
     if background is None:
         return tinted
     return Image.composite(tinted, rgb, Image.fromarray(np.where(labels == background, 0, 255).astype(np.uint8)))
+
+
+def _rims(labels: np.ndarray) -> np.ndarray:
+    """255 where a pixel has a neighbour of another class, one or two of them away in a large picture."""
+    rim = np.zeros(labels.shape, bool)
+    for away in range(1, 1 + max(1, min(labels.shape) // 240)):
+        down, across = labels[away:] != labels[:-away], labels[:, away:] != labels[:, :-away]
+        rim[away:] |= down
+        rim[:-away] |= down
+        rim[:, away:] |= across
+        rim[:, :-away] |= across
+    return np.where(rim, 255, 0).astype(np.uint8)
 
 
 def side_by_side(
     rows: Sequence[Sequence[Image.Image]],
     titles: Sequence[str],
     legend: Mapping[str, tuple[int, int, int]] | None = None,
-    side: int = 240,
+    side: int = 200,
 ) -> Image.Image:
     """A table of pictures on white: titles above the columns, below them the colours by name.
 
@@ -94,30 +107,16 @@ def side_by_side(
             draw.rectangle((x, top, x + _SWATCH, top + _SWATCH), tuple(int(c) for c in colour), _INK)
             draw.text((x + _SWATCH + 6, top + _SWATCH // 2 + 1), name, _INK, small, anchor="lm")
             x += across[i]
-    page.info["legend"] = [tuple(int(c) for c in colour) for _, colour in entries]  # for png, which keeps these exactly
     return page
 
 
-def png(image: Image.Image, palette: int | None = 256) -> bytes:
+def png(image: Image.Image) -> bytes:
     """The bytes of a PNG file, equal for equal pictures, without date or metadata.
 
-    In `palette` colours, which makes a third of it and is hardly seen; None for all that there are.
+    In all its colours: with 256 for a whole page a dog's would come out as a horse's.
     """
-    rgb = image.convert("RGB")
-    if palette is None:
-        found = Image.fromarray(np.array(rgb))  # the pixels alone: no EXIF, no profile
-    else:
-        # a legend is a few pixels among many: left to the count, dark red and dark green would both become brown
-        exact = sorted(set(image.info.get("legend", ())))[: palette // 2]
-        few = rgb.quantize(palette - len(exact), Image.Quantize.MEDIANCUT)
-        pixels, places = np.array(rgb), np.array(few)
-        known = np.array(few.getpalette() or [], np.uint8).reshape(-1, 3)[: palette - len(exact)]
-        for number, colour in enumerate(exact, len(known)):
-            places[(pixels == colour).all(2)] = number
-        found = Image.fromarray(places)
-        found.putpalette(np.vstack([known, np.array(exact, np.uint8).reshape(-1, 3)]).tobytes())
     file = io.BytesIO()
-    found.save(file, "PNG", optimize=True)
+    Image.fromarray(np.array(image.convert("RGB"))).save(file, "PNG", optimize=True)  # the pixels alone: no EXIF
     return file.getvalue()
 
 

@@ -157,12 +157,23 @@ def drawn(image: Image.Image, labels: np.ndarray, names: tuple[str, ...] | None,
     legend = {name: (int(r), int(g), int(b)) for name, (r, g, b) in seen[:_MOST_IN_LEGEND]}
     if len(seen) > _MOST_IN_LEGEND:
         legend[f"and {len(seen) - _MOST_IN_LEGEND} more"] = (255, 255, 255)
-    return side_by_side([[image, overlay(image, labels, background=background)]], ["image", "ticket"], legend, side)
+    seen_as = overlay(image, labels, background=background)
+    return side_by_side([[image, seen_as]], ["image", "ticket"], legend | uncoloured(names), side)
 
 
 def background_of(names: Sequence[str] | None) -> int | None:
     """By VOC's custom class 0, unless it has a name of its own: ADE20K's is a wall."""
     return 0 if names is None or names[0].lower() in ("background", "0") else None
+
+
+def uncoloured(names: Sequence[str] | None) -> dict[str, tuple[int, int, int]]:
+    """For a legend: the class that is left as it is, if there is one."""
+    label = background_of(names)
+    return (
+        {}
+        if label is None
+        else {f"{name_of(None if names is None else tuple(names), label)}: not coloured": (255, 255, 255)}
+    )
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,16 @@ def card_settings(told: Mapping[str, Any]) -> dict[str, Any]:
     found["images"] = "x".join(map(str, told["model"]["images"]["input_size"]))
     found |= {"kept_whole": ", ".join(mask["whole"])} if mask.get("whole") else {}
     found |= {"classes_without_a_weight": ", ".join(mask["silent_classes"])} if mask.get("silent_classes") else {}
-    found |= {"backbone": cited} if cited else {}
+    found |= {"cited": cited} if cited else {}
+    new = told["model"]["new_head"]
+    found["weights_before"] = "random" if not told["model"]["trained"] else "trained"
+    found["weights_before"] += f", but random in {_few(new)}" if told["model"]["trained"] and new else ""
     return found | told.get("notes", {})
+
+
+def _few(names: Sequence[str]) -> str:
+    """By their modules: aspp, low, decoder, classifier."""
+    return ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def card_results(told: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -164,8 +164,9 @@ def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
     part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
     cause = (
         "Likely causes: zero-initialised weights or scales (timm: zero_init_last=False, or load trained weights), "
-        "units that no sample activates and, for path scorers, weights that only steer a frozen gate "
-        "(attention queries and keys, squeeze-and-excitation) or see padding only (atrous convolutions on small images)"
+        "units that no sample activates, masks without a label (all 255) and, for path scorers, weights that only "
+        "steer a frozen gate (attention queries and keys, squeeze-and-excitation) or see padding only (atrous "
+        "convolutions on small images)"
     )
     if part == 1.0:
         raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")

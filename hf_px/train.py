@@ -134,9 +134,11 @@ def distilled(
     A mean over `labelled`: images, or pixels that have a label; zero if none has.
     """
     count = labelled(targets).sum().clamp(min=1)
-    ignore = IGNORE if targets.dim() > 1 else -100  # class 255 of ImageNet is a class like any other
-    total = F.cross_entropy(logits.float(), targets, ignore_index=ignore, label_smoothing=smooth, reduction="sum")
-    loss = total / count
+    if targets.dim() == 1:  # class 255 of ImageNet is a class like any other
+        loss = F.cross_entropy(logits.float(), targets, label_smoothing=smooth)
+    else:
+        how = {"ignore_index": IGNORE, "label_smoothing": smooth, "reduction": "sum"}
+        loss = F.cross_entropy(logits.float(), targets, **how) / count
     if teacher is None:
         return loss
     mine, theirs = (F.log_softmax(z.float() / t, dim=1) for z in (logits, teacher))

@@ -60,7 +60,8 @@ class Backbone:
         "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, a file"
     )
     backbone: str | None = knob(
-        None, "of a segmenter: whose weights its encoder starts from, named as a model is: mocov2-resnet50, say"
+        None,
+        "of a segmenter: whose weights its encoder starts from, named as a model is: mocov2-resnet50, say; '' for none",
     )
     architecture: str | None = knob(
         None, "what a weights file holds, which does not say so itself: a short name or a timm name"
@@ -73,6 +74,7 @@ class Backbone:
 
     def __post_init__(self) -> None:
         at_least(1, num_classes=self.num_classes)
+        self.backbone = self.backbone or None  # --backbone "" takes a config's back
 
 
 @dataclass

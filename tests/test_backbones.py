@@ -93,7 +93,8 @@ def test_what_can_be_passes_without_a_network(no_network: None, tmp_path: Path) 
 
 def test_every_short_name_has_a_whole_record() -> None:
     wanted = "imagenet-resnet50 mocov2-resnet50 clip-resnet50 dino-resnet50 dino-vit-s16 dinov2-vit-s14"
-    assert set(backbones) == {*wanted.split(), "resnet20", "vgg16-cifar", "resnet18-tiny", "resnet50"}
+    segmenters = {f"deeplabv3plus-resnet{depth}" for depth in (18, 34, 50, 101)}
+    assert set(backbones) == {*wanted.split(), "resnet20", "vgg16-cifar", "resnet18-tiny", "resnet50", *segmenters}
     for name in backbones:
         record = backbones[name]
         assert record.name == name and record.summary and record.citation

@@ -52,7 +52,7 @@ def refused(flags: list[Any], match: str, tmp_path: Path) -> None:
         (["--schedule", "cubic"], "unknown schedule 'cubic'"),
         (["--rounds", "0"], "rounds is 0"),
         (["--scorer", "snip", "--norm", "batch"], "--norm batch: snip has no such option"),
-        (["--norm", "bach"], "--norm bach: px knows batch, running, released"),
+        (["--norm", "bach"], "--norm bach: px knows batch, flow, running, released"),
         (["--lr", "0"], "--lr 0: it must be positive"),
         (["--lr", "-1"], "--lr -1: it must be positive"),
         (["--lr", "nan"], "--lr nan"),

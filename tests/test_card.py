@@ -167,7 +167,8 @@ def test_results_by_class(tmp_path: Path) -> None:
     card, _ = card_of(tmp_path, maker=deeplab_ticket, results=[IOU, accuracy, RESULT])
     assert (
         "\n\n<details><summary>IoU by class</summary>\n\n| class | this ticket | dense baseline |\n|---|---|---|\n"
-        "| background | 0.9000 | 0.9500 |\n| cat | absent | absent |\n| dog | 0.2500 | 0.5000 |\n\n</details>\n\n"
+        "| background | 0.9000 | 0.9500 |\n| cat | absent | absent |\n| dog | 0.2500 | 0.5000 |\n\nabsent: neither "
+        "in the test set nor in the answers, and not in the mean; answered, but not in the test set: 0.\n"
     ) in card.text
     assert (
         "<summary>pixel&#95;accuracy by class</summary>" in card.text and "| cat | 1.0000 | not measured |" in card.text

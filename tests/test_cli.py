@@ -255,7 +255,7 @@ NOWHERE = "nobody/no-such-model"  # would be an error of its own as soon as it i
         (["prune", NOWHERE, "--batch-size", "-1"], "at least 1"),
         (["prune", NOWHERE, "--num-classes", "0"], "at least 1"),
         (["prune", NOWHERE, "--min-per-layer", "-1"], "at least 0"),
-        (["prune", NOWHERE, "--norm", "sideways"], "px knows batch, running, released"),
+        (["prune", NOWHERE, "--norm", "sideways"], "px knows batch, flow, running, released"),
         (["prune", NOWHERE, "--norm", "batch", "--scorer", "snip"], "snip has no such option"),
         (["prune", NOWHERE, "--device", "gpu"], "--device gpu: not usable here"),
         (["prune", NOWHERE, "--data", "digit"], "did you mean digits?"),

@@ -239,7 +239,7 @@ def test_no_layer_is_lost_without_a_word_and_min_per_layer_keeps_all(
 
 
 def test_every_score_is_finite_and_path_scores_are_positive(batches: list[tuple[Tensor, Tensor]]) -> None:
-    for method in hf_px.list_scorers():
+    for method in set(hf_px.list_scorers()) - {"phew"}:  # whose walks take a minute on two million weights
         options = {"steps": 1} if method == "prospr" else {}
         scores = hf_px.score(tiny(), method, batches=batches, **options)
         assert all(bool(torch.isfinite(s).all()) for s in scores.values()), method

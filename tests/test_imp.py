@@ -203,9 +203,7 @@ def test_a_fifth_of_what_is_left_goes_in_each_round(recipe: ModuleType, sparsity
 
 @pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(RECIPES / "imp.py", tmp_path_factory.mktemp("server"))
-    yield found
-    found.close()
+    yield from serving(tmp_path_factory.mktemp("server"), RECIPES / "imp.py")
 
 
 WEIGHTS = [  # when to kill it, and what it says when it goes on from the kill before
@@ -222,7 +220,9 @@ LR_ALONE = [("round-1-00000002*", ""), ("pruned-00000002*", "round-1: goes on af
     ("flags", "stages"),
     [
         (["--rewind", "weights", "--rewind_epochs", 1, "--ema_decay", 0.8, "--distill", 0.3], WEIGHTS),
-        (["--rewind", "lr", "--gradient_accumulation", 2, "--grad_clip", 1], LR_ALONE),
+        pytest.param(
+            ["--rewind", "lr", "--gradient_accumulation", 2, "--grad_clip", 1], LR_ALONE, marks=pytest.mark.slow
+        ),
     ],
     ids=["weights", "lr"],
 )

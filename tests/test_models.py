@@ -205,7 +205,15 @@ def test_timms_record_is_the_networks_own() -> None:
     assert {build for build in MODELS.values()} < {build for build in ARCHITECTURES.values()}
 
 
-@pytest.mark.parametrize("order", ["hf_px, timm", "timm, hf_px", "hf_px, timm.data", "hf_px, transformers, timm"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "hf_px, timm",
+        "timm, hf_px",
+        pytest.param("hf_px, timm.data", marks=pytest.mark.slow),
+        pytest.param("hf_px, transformers, timm", marks=pytest.mark.slow),
+    ],
+)
 def test_timm_knows_them_whichever_is_imported_first(order: str) -> None:
     code = f"""if 1:
         import sys

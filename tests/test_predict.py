@@ -22,7 +22,7 @@ from hf_px.data import test_transform as recipe_transform
 from hf_px.data.presets import PRESETS, preset_of
 from hf_px.data.split import FromArray
 from hf_px.models import resnet20
-from hf_px.predict import class_names, classify, drawn, expects, read_image, segment, shares
+from hf_px.predict import background_of, class_names, classify, drawn, expects, read_image, segment, shares, uncoloured
 
 SQUARE = 65
 
@@ -137,10 +137,12 @@ def test_shares_are_of_all_pixels_and_the_largest_first() -> None:
 def test_a_wall_is_no_background() -> None:
     image = noise(20, 20)
     labels = np.zeros((20, 20), np.uint8)
-    plainly = np.array(drawn(image, labels, None, side=20))
-    assert np.array_equal(plainly, np.array(drawn(image, labels, ("Background", "cat"), side=20)))
-    wall = drawn(image, labels, ("wall", "sky"), side=20)
-    assert wall.height > len(plainly)  # it has a legend
+    assert [background_of(names) for names in (None, ("Background", "cat"), ("0", "1"))] == [0, 0, 0]
+    assert background_of(("wall", "sky")) is None
+    assert list(uncoloured(("Background", "cat"))) == ["Background: not coloured"] and uncoloured(("wall",)) == {}
+    wall, plainly = (np.array(drawn(image, labels, names, side=20)) for names in (("wall", "sky"), None))
+    black = [(pixels.reshape(-1, 3) == 0).all(1).sum() for pixels in (wall, plainly)]
+    assert black[0] > black[1]  # class 0 has a colour, black, in the legend
     many = np.arange(250, dtype=np.uint8).reshape(10, 25)
     assert drawn(noise(25, 10), many, None, side=400).height < 600  # not 250 names
 

@@ -80,7 +80,7 @@ class VaryPair:
         image, mask = image.crop((left, top, right_end, low_end)), mask[top:low_end, left:right_end]
         if mirror < self.vary.flip:  # before the padding, which stays at the right and below
             image, mask = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), mask[:, ::-1]
-        return self.fit.padded(image, np.ascontiguousarray(mask))
+        return self.fit.padded(image, mask.copy())  # torch takes no negative strides
 
 
 def pair_batches(

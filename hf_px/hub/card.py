@@ -88,6 +88,8 @@ def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | 
     kind = _kind(contents.model)
     names = contents.model.get("architectures") or [""]
     weights = layout != "mask-only"
+    record = contents.model.get("pretrained_cfg")
+    label_names = record.get("label_names") if isinstance(record, Mapping) else None
     card = ModelCard.from_template(
         _metadata(contents, kind, layout),
         template_str=_template(),
@@ -111,12 +113,19 @@ def text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | 
         method=scorers[told["scorer"]] if told.get("scorer") in list_scorers() else None,
         settings={k: v for k, v in told.get("settings", {}).items() if v is not None},
         results=told.get("results", []),
-        by_class=[table for result in told.get("results", []) if (table := _by_class(result))],
+        by_class=[table for result in told.get("results", []) if (table := _by_class(result, label_names))],
+        segments=task_of(contents.model) == "image-segmentation",
     )
     return str(card)
 
 
-def _by_class(result: Mapping[str, Any]) -> dict[str, Any] | None:
+def _place(name: str, names: Any) -> tuple[int, int, str]:
+    """In the order of the classes, where the ticket knows it; JSON has them by the alphabet."""
+    known = names.index(name) if isinstance(names, list) and name in names else 2**31
+    return known, int(name) if name.isdecimal() and len(name) < 9 else 2**31, name
+
+
+def _by_class(result: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
     """A table of one result by class; None where it has none."""
     try:
         _check_by_class(result)
@@ -130,7 +139,7 @@ def _by_class(result: Mapping[str, Any]) -> dict[str, Any] | None:
         "title": f"{'IoU' if metric == 'mean_iou' else _cell(metric)} by class",
         "rows": [
             (_cell(name), _value(value), "not measured" if dense is None else _value(dense[name]))
-            for name, value in list(ticket.items())[:_MOST_CLASSES]
+            for name, value in sorted(ticket.items(), key=lambda item: _place(item[0], names))[:_MOST_CLASSES]
         ],
         "more": max(0, len(ticket) - _MOST_CLASSES),
     }

@@ -54,7 +54,8 @@ def push_transformers(folder: Path) -> None:
     HfApi().upload_folder(repo_id="alice/backbone", folder_path=folder)
 
 
-@pytest.mark.parametrize("kind", ["timm", "transformers"])
+# test_hub_segmentation.py has a backbone of timm's in the default suite
+@pytest.mark.parametrize("kind", [pytest.param("timm", marks=pytest.mark.slow), "transformers"])
 def test_from_a_hub_name_to_a_ticket_that_strangers_load(kind: str, alice: HfApi, tmp_path: Path) -> None:
     push_timm() if kind == "timm" else push_transformers(tmp_path / "backbone")
     said = launch(
