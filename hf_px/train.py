@@ -137,8 +137,8 @@ def distilled(
     if targets.dim() == 1:  # class 255 of ImageNet is a class like any other
         loss = F.cross_entropy(logits.float(), targets, label_smoothing=smooth)
     else:
-        how = {"ignore_index": IGNORE, "label_smoothing": smooth, "reduction": "sum"}
-        loss = F.cross_entropy(logits.float(), targets, **how) / count
+        total = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, label_smoothing=smooth, reduction="sum")
+        loss = total / count
     if teacher is None:
         return loss
     mine, theirs = (F.log_softmax(z.float() / t, dim=1) for z in (logits, teacher))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from launching import REPO, Server, exists, outcome, results, small_digits
+from launching import REPO, Server, exists, outcome, results, serving, small_digits
 
 import hf_px
 from hf_px.prunable import prunable
