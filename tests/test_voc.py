@@ -42,7 +42,7 @@ def majority(folder: Path) -> float:
 
 @pytest.mark.slow
 def test_a_short_training_beats_the_majority(shared: Path, tmp_path: Path) -> None:
-    """px at 73.8 %, 8 epochs at 129 pixels, ten minutes on a core; by 0.02 above 0.05, background everywhere."""
+    """px at 73.8 %, 8 epochs at 129 pixels, ten minutes on a core; by 0.04 above background everywhere, 0.047."""
     data = shared / "data/voc2012_subset"
     backbone = folded(shared / "weights/resnet50_imagenet_caffe.safetensors", tmp_path)
     flags = [
@@ -53,7 +53,7 @@ def test_a_short_training_beats_the_majority(shared: Path, tmp_path: Path) -> No
     ]  # fmt: skip
     launch(tmp_path, *flags, processes=1, timeout=3000)
     told = results(tmp_path / "run")
-    assert told["results"]["ticket"]["mean_iou"] > majority(data / "val/masks") + 0.02
+    assert told["results"]["ticket"]["mean_iou"] > majority(data / "val/masks") + 0.04
     assert told["mask"]["emptied"] == []
     ticket = hf_px.Ticket.from_pretrained(tmp_path / "run")
     assert ticket.mask.kept == round((1 - 0.738) * ticket.mask.total)
