@@ -79,5 +79,5 @@ def test_px_on_the_real_network_at_98_per_cent(norm: str, shared: Path, tmp_path
     batches = pair_batches(data, images, per_class=1, batch_size=8)
     mask = hf_px.prune(model, "px", sparsity=0.982, batches=batches, rounds=10, norm=norm, progress=False)
     emptied = [name for name, bits in mask.bits.items() if not bits.any()]
-    assert emptied == ([] if norm == "flow" else ["low.0.weight"])
+    assert not emptied if norm == "flow" else "low.0.weight" in emptied  # and, of the pyramid, a branch or two
     assert mask.kept == round((1 - 0.982) * mask.total)
