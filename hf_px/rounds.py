@@ -6,7 +6,6 @@ On one process or many: batches are shared out whole, signed scores are summed, 
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +19,10 @@ from . import scorers as _scorers  # noqa: F401  registers every method
 from .allocate import Global, NofM, Scope, budget
 from .allocate import scope as named_scope
 from .batches import Batches
-from .errors import CollapseError, DisagreementError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
+from .errors import DisagreementError, NonFiniteScoreError
 from .forward import input_shape
-from .linearize import check_visible, live_weights
+from .linearize import check_visible
+from .lost import check_alive, check_signal, tell_lost
 from .mask import Mask, MaskedWeights
 from .prunable import check_weights, finite, prunable
 from .registry import Scorer, ScorerRecord, Scores, scorers
@@ -111,14 +111,14 @@ def prune(
                 memory = mask.weights(model, reuse=memory)
                 scores = _one_round(model, record, memory, data, _generator(seed, t), options, density)
                 if t == 1:
-                    _check_signal(record, scores)
+                    check_signal(record, scores)
                 scores |= {name: torch.full_like(scores[name], torch.inf) for name in whole}
                 within = full if record.revives else mask
                 mask = _agreed(where(scores, law(t, rounds, density), within, min_per_layer))
                 bar(mask)
                 if on_round is not None:
                     on_round(t, mask)
-        _tell_lost(mask, _check_alive(model, mask, data), record.name)
+        tell_lost(mask, check_alive(model, mask, data), record.name)
         return mask
 
 
@@ -156,65 +156,6 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
             )
         scores[name] = s
     return scores
-
-
-def _check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
-    """In the first round: weights that score exactly zero go first, which the user should know and may not want."""
-    zeros = {name: int((s == 0).sum()) for name, s in scores.items()}
-    part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
-    cause = (
-        "Likely causes: zero-initialised weights or scales (timm: zero_init_last=False, or load trained weights), "
-        "units that no sample activates, masks without a label (all 255) and, for path scorers, weights that only "
-        "steer a frozen gate (attention queries and keys, squeeze-and-excitation) or see padding only (atrous "
-        "convolutions on small images)"
-    )
-    if part == 1.0:
-        raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")
-    if part > 0.05:
-        worst = sorted(zeros, key=lambda name: -zeros[name])[:3]
-        warnings.warn(
-            f"scorer {record.name}: {part:.1%} of the weights score exactly zero, most in {', '.join(worst)}; they go "
-            f"first, unless named in exclude=. {cause}",
-            stacklevel=3,
-        )
-
-
-def _check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> Mapping[str, Tensor]:
-    """Which kept weights lie on a path, where that can be known; an error if none does."""
-    if data is None:
-        return mask.bits  # neither batches nor the model tell what an input looks like
-    try:
-        live = live_weights(model, mask, data.first())
-    except UnsupportedModelError:
-        return mask.bits  # a scorer without paths on a model without rules: hf_px.summary says that it is unknown
-    if not any(bool(bits.any()) for bits in live.values()):
-        empty = [name for name, bits in mask.bits.items() if not bits.any()]
-        thin = sorted(mask.bits, key=lambda name: float(mask.bits[name].float().mean()))[:3]
-        cause = f"emptied: {', '.join(empty)}" if empty else f"no layer is empty, the thinnest are {', '.join(thin)}"
-        raise CollapseError(
-            f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); "
-            "use min_per_layer, more rounds, scope='erk', or a lower sparsity"
-        )
-    return live
-
-
-def _tell_lost(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> None:
-    """A layer beside others may go and the network still answers: a skip, a branch. Nobody else would notice."""
-    empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
-    cut_off = [name for name in mask.bits if name not in empty and not live[name].any()]
-    said = [f"no weight is left in {_few(empty)}"] if empty else []
-    said += [f"no weight on a path is left in {_few(cut_off)}"] if cut_off else []
-    if said:
-        way = "norm='flow' gives every branch its share; " if scorer == "px" else ""
-        warnings.warn(
-            f"of {len(mask.bits)} layers, {' and '.join(said)}: the network answers without them. {way}min_per_layer=… "
-            "leaves each layer some weights; or more rounds, or a lower sparsity",
-            stacklevel=3,
-        )
-
-
-def _few(names: Sequence[str]) -> str:
-    return f"{len(names)} ({', '.join(names[:5])}{', …' * (len(names) > 5)})"
 
 
 # before work starts

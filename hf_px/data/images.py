@@ -15,17 +15,14 @@ from .draw import balanced, batches_of
 from .expects import check_labels, data_config, num_classes
 from .load import NOISE, check_source, elsewhere
 from .pair_images import pair_batches
-from .seeded import torch_seeded
+from .seeded import Seeded
 from .source import Data, open_data
 from .split import Split
 from .transforms import test_transform, train_transform
 
 
-class TrainImages(Dataset):
-    """x = augment(image, seed, epoch, index): the same in any worker, on any process, and after a resume.
-
-    A sampler yields (epoch, index); the epoch comes with the index because persistent workers hear of nothing else.
-    """
+class TrainImages(Seeded):
+    """x = augment(image, seed, epoch, index)."""
 
     def __init__(self, data: Data[Split], images: Mapping[str, Any], seed: int) -> None:
         self.split = data.train
@@ -35,12 +32,8 @@ class TrainImages(Dataset):
     def __len__(self) -> int:
         return len(self.split)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
-        if not isinstance(key, tuple):
-            raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
-        epoch, index = (int(part) for part in key)
-        with torch_seeded(self.seed, epoch, index):
-            return self.transform(self.split.image(index)), int(self.split.labels[index])
+    def item(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(self.split.image(index)), int(self.split.labels[index])
 
 
 class TestImages(Dataset):

@@ -17,13 +17,13 @@ from .fit import Fit, resized, resized_mask
 from .load import elsewhere
 from .pairs import Pairs
 from .presets import ScaleCrop
-from .seeded import torch_seeded
+from .seeded import Seeded
 from .source import Data
 from .transforms import check_channels
 
 
-class TrainPairs(Dataset):
-    """x, y = augment(image, mask; seed, epoch, index): the same in any worker, on any process, and after a resume."""
+class TrainPairs(Seeded):
+    """x, y = augment(image, mask; seed, epoch, index)."""
 
     def __init__(self, data: Data[Pairs], images: Mapping[str, Any], seed: int) -> None:
         check_channels(data, images)
@@ -35,12 +35,8 @@ class TrainPairs(Dataset):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        if not isinstance(key, tuple):
-            raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
-        epoch, index = (int(part) for part in key)
-        with torch_seeded(self.seed, epoch, index):
-            return self.transform(self.pairs.image(index), self.pairs.mask(index))
+    def item(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.transform(self.pairs.image(index), self.pairs.mask(index))
 
 
 class TestPairs(Dataset):

@@ -6,8 +6,10 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 
 @contextmanager
@@ -26,3 +28,23 @@ def torch_seeded(*parts: int) -> Iterator[None]:
         yield
     finally:
         generator.set_state(before)
+
+
+class Seeded(Dataset):
+    """Items by (epoch, index): the same in any worker, on any process, and after a resume.
+
+    A sampler yields (epoch, index); the epoch comes with the index because persistent workers hear of nothing else.
+    """
+
+    seed: int
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        """Drawn with torch's own generator."""
+        raise NotImplementedError
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Any, Any]:
+        if not isinstance(key, tuple):
+            raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
+        epoch, index = (int(part) for part in key)
+        with torch_seeded(self.seed, epoch, index):
+            return self.item(index)
