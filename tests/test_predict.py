@@ -354,3 +354,33 @@ def test_a_config_that_is_not_transformers_says_nothing() -> None:
     model = nn.Linear(1, 1)
     model.config = SimpleNamespace(id2label=["a"], num_labels=1)  # type: ignore[assignment]
     assert class_names(model) is None
+
+
+class Bright(nn.Module):
+    """Class 1 where the picture is bright, 0 where it is dark: the answer is known at every pixel."""
+
+    task = "segmentation"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        light = x.mean(1, keepdim=True) * self.scale
+        return torch.cat([-light, light], 1)
+
+
+@pytest.mark.parametrize("size", [(30, 12), (12, 30), (64, 26), (26, 64), (32, 32)])
+def test_labels_lie_where_the_picture_is_whatever_its_shape(size: tuple[int, int]) -> None:
+    """Smaller than the square it is padded, larger it is shrunk; in both the labels must come back to their pixels."""
+    width, height = size
+    truth = np.zeros((height, width), np.uint8)
+    truth[: height // 2, : width // 2] = 1  # one corner: a shift along either side would show
+    image = Image.fromarray(np.repeat(truth[..., None] * 255, 3, 2))
+    images = {"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    found = segment(Bright(), image, images)
+    assert found.shape == truth.shape
+    if max(size) <= 32:
+        assert np.array_equal(found, truth)
+    else:
+        assert (found == truth).mean() > 0.9  # a pixel or two along the edge, by the shrinking
