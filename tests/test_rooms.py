@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 LEVELS = [
     ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
-    ["forward", "linearize", "models"],
+    ["forward", "linearize", "models", "redraw"],
     ["scorers"],
     ["lost", "rounds", "zeros", "analysis"],
     ["hub", "store", "checkpoint"],

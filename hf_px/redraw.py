@@ -1,0 +1,45 @@
+"""θ ~ Kaiming: the weights of a network as if it were built anew, from a generator and the same on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def kaiming(weights: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    """A new draw of each weight, in order of name."""
+    return {name: _kaiming(w, generator) for name, w in sorted(weights.items())}
+
+
+def built_anew(model: nn.Module, redrawn: Collection[str]) -> dict[str, Tensor]:
+    """What goes with redrawn weights: 1 and 0 for normalisation, 0 for the biases beside them.
+
+    A trained or zero-initialised scale would rule its branch. The rest, tokens and excluded tensors too, is the
+    model's own and not in here.
+    """
+    first_names = {name for name, _ in model.named_parameters()}  # a tied tensor goes in once
+    anew = {}
+    for prefix, module in model.named_modules():
+        own = {f"{prefix}.{local}" if prefix else local: (local, p) for local, p in module._parameters.items()}
+        beside = any(name in redrawn for name in own)
+        for name, (local, p) in own.items():
+            if p is None or name not in first_names:
+                continue
+            if isinstance(module, _NORMS):
+                anew[name] = torch.ones_like(p) if local == "weight" else torch.zeros_like(p)
+            elif beside and local in ("bias", "in_proj_bias"):
+                anew[name] = torch.zeros_like(p)
+    return anew
+
+
+def normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    # on the CPU, so that every device sees the same draws
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+
+
+def _kaiming(like: Tensor, generator: torch.Generator) -> Tensor:
+    return nn.init.kaiming_normal_(torch.empty(like.shape, dtype=like.dtype), generator=generator).to(like.device)
