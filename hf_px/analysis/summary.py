@@ -10,14 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
-from ..batches import Batch, Batches
-from ..errors import UnsupportedModelError
-from ..forward import input_shape
-from ..linearize import live_weights
 from ..mask import Mask
+from .live import live_bits
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,7 @@ def summary(
 ) -> Summary:
     """The table; `batches` or `input_size` give the shape of an input where the model does not tell it."""
     weights = mask.tensors_of(model)
-    live, note = _live(model, mask, batches, input_size)
+    live, note = live_bits(model, mask, batches, input_size)
     rows = []
     for name, weight in weights.items():
         bits = mask.bits[name]
@@ -122,20 +118,3 @@ def summary(
         units = None if live is None else int(live[name].flatten(1).any(1).sum())
         rows.append(LayerRow(name, tuple(weight.shape), kept, total, kept / total, dead, units, len(weight)))
     return Summary(rows, note)
-
-
-def _live(
-    model: nn.Module, mask: Mask, batches: Iterable[Any] | None, input_size: Sequence[int] | None
-) -> tuple[dict[str, torch.Tensor] | None, str]:
-    device = next(iter(mask.tensors_of(model).values())).device
-    if batches is not None:
-        batch = Batches(batches, device).first()
-    else:
-        shape = input_shape(model) if input_size is None else tuple(input_size)
-        if shape is None:
-            return None, "dead weights are unknown: pass input_size= or batches="
-        batch = Batch(torch.ones(1, *shape, device=device))
-    try:
-        return live_weights(model, mask, batch), ""
-    except UnsupportedModelError as error:
-        return None, f"dead weights are unknown: {error}"
