@@ -243,29 +243,20 @@ def convert_command(args: argparse.Namespace) -> None:
 
 
 def diff_command(args: argparse.Namespace) -> None:
+    from .analysis import overlap
     from .hub.ticket import Ticket
 
-    first, second = Ticket.from_pretrained(args.first).mask, Ticket.from_pretrained(args.second).mask
-    both = first & second  # an error that names the tensor, where the two are not of one model
-    rows = []
-    for name, bits in both.bits.items():
-        a, b, shared = int(first.bits[name].sum()), int(second.bits[name].sum()), int(bits.sum())
-        rows.append((name, a, b, shared))
-    rows.append(("all", first.kept, second.kept, both.kept))
+    found = overlap(Ticket.from_pretrained(args.first).mask, Ticket.from_pretrained(args.second).mask)
+    rows = [*found.rows, found.all]
     if args.json:
         keys = ("layer", "first", "second", "shared", "jaccard")
-        print(json.dumps([dict(zip(keys, (*row, _jaccard(*row[1:])))) for row in rows], indent=1))
+        values = [(row.name, row.first, row.second, row.shared, row.jaccard) for row in rows]
+        print(json.dumps([dict(zip(keys, line)) for line in values], indent=1))
         return
     _table(
         ("layer", "A keeps", "B keeps", "both", "Jaccard"),
-        [(n, f"{a:,}", f"{b:,}", f"{s:,}", f"{_jaccard(a, b, s):.4f}") for n, a, b, s in rows],
+        [(r.name, f"{r.first:,}", f"{r.second:,}", f"{r.shared:,}", f"{r.jaccard:.4f}") for r in rows],
     )
-
-
-def _jaccard(a: int, b: int, shared: int) -> float:
-    """|A ∩ B| / |A ∪ B|; two empty masks agree."""
-    union = a + b - shared
-    return shared / union if union else 1.0
 
 
 def _table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> None:

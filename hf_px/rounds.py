@@ -39,18 +39,23 @@ def score(
     scorer: str | Scorer,
     batches: Iterable[Any] | None = None,
     *,
+    mask: Mask | None = None,
+    round: int = 1,
     seed: int = 0,
     exclude: Iterable[str] = (),
     input_size: Sequence[int] | None = None,
     accelerator: Any = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """One round of a method on the model as it is: {state_dict name: scores}, high is worth keeping."""
+    """One round of a method on the model as it is: {state_dict name: scores}, high is worth keeping.
+
+    With a mask, of θ ⊙ M, as a later round sees it; `round` is its number, for methods that draw at random.
+    """
     record = _record(scorer, options)
     with _placed(model, accelerator) as (model, device):
-        mask = Mask.ones(prunable(model, exclude))
+        mask = Mask.ones(prunable(model, exclude)) if mask is None else mask
         data = _data(model, record, batches, input_size, device)
-        return _one_round(model, record, mask.weights(model), data, _generator(seed, 1), options)
+        return _one_round(model, record, mask.weights(model), data, _generator(seed, round), options, mask.density)
 
 
 def prune(

@@ -2,18 +2,32 @@
 
 from .cost import Cost, CostRow, Latency, cost, latency, machine, verdict
 from .live import live_bits
+from .overlap import Overlap, OverlapRow, by_chance, overlap
+from .saliency import Saliency, SaliencyRow, saliency
 from .summary import LayerRow, Summary, summary
+from .width import Width, WidthRow, width
 
+# ntk.py is not here: scipy's solvers take a second to import, and a ticket loads without
 __all__ = [
     "Cost",
     "CostRow",
     "Latency",
     "LayerRow",
+    "Overlap",
+    "OverlapRow",
+    "Saliency",
+    "SaliencyRow",
     "Summary",
+    "Width",
+    "WidthRow",
+    "by_chance",
     "cost",
     "latency",
     "live_bits",
     "machine",
+    "overlap",
+    "saliency",
     "summary",
     "verdict",
+    "width",
 ]

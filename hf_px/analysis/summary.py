@@ -14,6 +14,7 @@ from torch import nn
 
 from ..mask import Mask
 from .live import live_bits
+from .width import width
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,9 @@ def summary(
     weights = mask.tensors_of(model)
     live, note = live_bits(model, mask, batches, input_size)
     rows = []
-    for name, weight in weights.items():
+    for (name, weight), wide in zip(weights.items(), width(model, mask, live).rows):
         bits = mask.bits[name]
         kept, total = int(bits.sum()), bits.numel()
         dead = None if live is None else kept - int(live[name].sum())
-        units = None if live is None else int(live[name].flatten(1).any(1).sum())
-        rows.append(LayerRow(name, tuple(weight.shape), kept, total, kept / total, dead, units, len(weight)))
+        rows.append(LayerRow(name, tuple(weight.shape), kept, total, kept / total, dead, wide.live, wide.units))
     return Summary(rows, note)
