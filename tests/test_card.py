@@ -15,7 +15,7 @@ from tickets import RESULT, deeplab_ticket, own_ticket, segformer_ticket, timm_t
 import hf_px
 from hf_px.errors import TicketError
 from hf_px.hub import format
-from hf_px.hub.picture import densities
+from hf_px.hub.card import densities
 from hf_px.mask import Mask
 
 TOLD = {
@@ -129,7 +129,7 @@ def test_the_picture_is_the_mask(tmp_path: Path) -> None:
     svg = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     whole = [float(r.get("width")) for r in svg.iter(f"{space}rect") if r.get("class") == "whole"]
-    bars = [float(r.get("width")) for r in svg.iter(f"{space}rect") if r.get("class") == "bar"]
+    bars = [float(r.get("width")) for r in svg.iter(f"{space}rect") if "bar" in r.get("class").split()]
     assert len(bars) == len(mask.bits) == len(whole)
     for bar, full, bits in zip(bars, whole, mask.bits.values()):
         assert bar / full == pytest.approx(float(bits.float().mean()), abs=1e-4)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words", "figures"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models", "redraw"],
     ["scorers"],
@@ -22,7 +22,7 @@ LEVELS = [
     ["hub", "store", "checkpoint"],
     [
         "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "fitting", "runs", "twin",
-        "trackers", "publish", "job", "sweep", "commands", "cli",
+        "trackers", "publish", "job", "sweep", "report", "commands", "cli",
     ],
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -11,13 +11,14 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..errors import TicketError
+from ..figures import layers
+from ..mask import Mask
 from ..models import ARCHITECTURES, SEGMENTERS
 from ..registry import scorers
 from ..rounds import list_scorers
 from ..words import plain
 from . import format
 from .format import DENSE, PACKED, Contents
-from .picture import densities
 
 NAME = "README.md"
 PICTURE = "density.svg"
@@ -76,6 +77,21 @@ def files(
     if not path.is_file() or is_ours(path):
         found[NAME] = text(contents, layout, sizes, repo, (directory / PREDICTIONS).is_file()).encode()
     return found
+
+
+def densities(mask: Mask) -> str:
+    """Kept / total of each layer, from none to all; equal masks give equal pictures."""
+    kept = {name: int(bits.sum()) for name, bits in mask.bits.items()}
+    shares = [kept[name] / bits.numel() if bits.numel() else 0.0 for name, bits in mask.bits.items()]
+    return layers(
+        list(kept),
+        {"density": shares},
+        title=f"Density by layer, {1 - mask.sparsity:.2%} over all",
+        x="share of its weights that a layer keeps",
+        whole=1.0,
+        texts={"density": [f"{share:.2%}" for share in shares]},
+        alt=f"A bar a layer, from input to output: {mask.kept:,} of {mask.total:,} weights are kept.",
+    )
 
 
 def is_ours(path: Path) -> bool:
