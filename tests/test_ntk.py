@@ -237,6 +237,39 @@ def test_half_precision_is_measured_in_float32():
     torch.testing.assert_close(kernel(model, [x]), torch.kron(x.double() @ x.double().T, torch.eye(K).double()))
 
 
+class Interrupted(dict):
+    """A memo that lets only so many new things in, as if a user had lost patience."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, name, value):
+        if len(self) == self.most:
+            raise KeyboardInterrupt
+        super().__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("how", "most"), [({"draws": 3}, 2), ({"top": 4, "probes": 5}, 9), ({"top": 4, "probes": 5}, 3)]
+)
+def test_what_was_interrupted_goes_on_and_ends_the_same(how, most, monkeypatch):
+    model, x = cnn(), images(12, 2, 8, 8)
+    whole = {}
+    straight = spectrum(model, [x], memo=whole, **how)
+    memo = Interrupted(most)
+    with pytest.raises(KeyboardInterrupt):
+        spectrum(model, [x], memo=memo, **how)
+    kept, memo.most = set(memo), 10**6
+    assert len(kept) == most
+    fresh = []
+    monkeypatch.setattr(
+        Interrupted, "__setitem__", lambda self, name, value: (fresh.append(name), dict.__setitem__(self, name, value))
+    )
+    assert spectrum(model, [x], memo=memo, **how) == straight
+    assert set(fresh) == set(whole) - kept  # nothing twice
+
+
 # distance
 
 

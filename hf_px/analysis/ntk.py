@@ -13,9 +13,11 @@ ticket do not enter then, only its mask: so a ticket compares with a dense netwo
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,7 @@ def spectrum(
     memory: int = MEMORY,
     probes: int = PROBES,
     progress: bool = True,
+    memo: MutableMapping[str, Tensor] | None = None,
 ) -> Spectrum:
     """Eigenvalues and trace of Θ on the images of `batches`, labels unread; the model stays as it was.
 
@@ -76,23 +79,30 @@ def spectrum(
     over      "all" that trains, or prunable "weights" alone
     memory    bytes for derivatives; a network is small if J is no more than eight times that
     probes    vectors of random signs, for the trace of a large network
+    memo      what was found so far, by name: a call that was interrupted goes on, given the same arguments and memo
     """
     for name, value, least in (("draws", draws, 0), ("top", top, 1), ("probes", probes, 2), ("memory", memory, 2**20)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ValueError(f"{name} is {value!r}; expected a whole number from {least:,} up")
+    known = partial(_known, {} if memo is None else memo)
     points = _points(model, list(batches), mask, draws, norm, over, seed, memory)
     first = points(0)
     count, rows = max(1, draws), first.rows
     large = 4 * rows * max(first.columns, rows) > _PASSES * memory
     if not large if top is None else top >= rows - 1:  # Lanczos finds fewer than all
-        with _bar(progress, len(first.batch.x) * count * _passes(first), "NTK", "image") as bar:
-            theta = sum((_kernel(points(i), bar.update) for i in range(1, count)), _kernel(first, bar.update)) / count
+        theta = torch.zeros(rows, rows, dtype=torch.float64)
+        each = len(first.batch.x) * _passes(first)
+        with _bar(progress, each * count, "NTK", "image") as bar:
+            for i in range(count):
+                theta += known(f"kernel-{i}", partial(_drawn, points, i, bar.update))
+                bar.update((i + 1) * each - bar.n)  # of one that was known, too
+        theta /= count
         values = torch.linalg.eigvalsh(theta).flip(0).clamp(min=0.0)[:top]
         trace, error = float(theta.diagonal().sum()), 0.0
     else:
         tangents = [first, *(points(i) for i in range(1, count))]
-        values = _lanczos(tangents, min(top or TOP, rows - 2), progress)
-        trace, error = _hutchinson(tangents, probes, seed, progress)
+        values = _lanczos(tangents, min(top or TOP, rows - 2), progress, known)
+        trace, error = _hutchinson(tangents, probes, seed, progress, known)
     return Spectrum(tuple(map(float, values)), rows, trace, error, first.columns, draws)
 
 
@@ -151,6 +161,10 @@ def _width(tangent: Tangent) -> int:
     return max(1, tangent.memory // (4 * tangent.rows))
 
 
+def _drawn(points: Callable[[int], Tangent], i: int, tick: Callable[[int], Any]) -> Tensor:
+    return _kernel(points(i), tick).cpu()
+
+
 def _kernel(tangent: Tangent, tick: Callable[[int], Any]) -> Tensor:
     theta = torch.zeros(tangent.rows, tangent.rows, dtype=torch.float64, device=tangent.device)
     width = _width(tangent)
@@ -162,15 +176,26 @@ def _kernel(tangent: Tangent, tick: Callable[[int], Any]) -> Tensor:
     return theta
 
 
-def _lanczos(tangents: Sequence[Tangent], top: int, progress: bool) -> np.ndarray:
+Known = Callable[[str, Callable[[], Tensor]], Tensor]
+
+
+def _known(memo: MutableMapping[str, Tensor], name: str, find: Callable[[], Tensor]) -> Tensor:
+    if name not in memo:
+        memo[name] = find()
+    return memo[name]
+
+
+def _lanczos(tangents: Sequence[Tangent], top: int, progress: bool, known: Known) -> np.ndarray:
+    """ARPACK's steps depend on nothing but the products: with those it knows, it comes to where it was."""
     rows = tangents[0].rows
     with _bar(progress, None, "NTK, Lanczos", "product") as bar:
 
         def product(v: np.ndarray) -> np.ndarray:
             vector = torch.from_numpy(v.reshape(-1).astype(np.float64))
-            out = sum(t.forth(t.back(vector)).double().cpu() for t in tangents)
+            name = f"product-{hashlib.sha256(vector.numpy().tobytes()).hexdigest()[:32]}"
+            found = known(name, lambda: torch.stack([t.forth(t.back(vector)).double().cpu() for t in tangents]).mean(0))
             bar.update()
-            return out.numpy() / len(tangents)  # type: ignore[union-attr]
+            return found.numpy()
 
         start = np.random.default_rng(0).standard_normal(rows)
         operator = LinearOperator((rows, rows), matvec=product, dtype=np.float64)
@@ -179,17 +204,24 @@ def _lanczos(tangents: Sequence[Tangent], top: int, progress: bool) -> np.ndarra
     return np.sort(found)[::-1].clip(min=0.0)
 
 
-def _hutchinson(tangents: Sequence[Tangent], probes: int, seed: int, progress: bool) -> tuple[float, float]:
+def _hutchinson(
+    tangents: Sequence[Tangent], probes: int, seed: int, progress: bool, known: Known
+) -> tuple[float, float]:
     """The mean of zᵀ Θ z and its standard error; of the draws that are there, not of the choice of draws."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     with _bar(progress, probes, "NTK, trace", "probe") as bar:
-        for _ in range(probes):
+        for i in range(probes):
             z = torch.randint(2, (tangents[0].rows,), generator=generator).double() * 2 - 1
-            squares = [sum(float(g.double().square().sum()) for g in t.back(z).values()) for t in tangents]
-            found.append(math.fsum(squares) / len(tangents))
+            found.append(float(known(f"probe-{i}", partial(_square, tangents, z))))
             bar.update()
     return float(np.mean(found)), float(np.std(found, ddof=1) / math.sqrt(probes))
+
+
+def _square(tangents: Sequence[Tangent], z: Tensor) -> Tensor:
+    """zᵀ Θ z, the mean over draws."""
+    squares = [sum(float(g.double().square().sum()) for g in t.back(z).values()) for t in tangents]
+    return torch.tensor(math.fsum(squares) / len(tangents), dtype=torch.float64)
 
 
 def _bar(progress: bool, total: int | None, what: str, unit: str) -> tqdm:
