@@ -21,9 +21,9 @@ _SHOWN = 1.5  # pixels a unit where nothing says how wide a picture is to be
 _TITLE = 13.0
 LINE = 15.0  # from one baseline to the next
 
-# Okabe and Ito's colours, told apart by colour-blind readers, without yellow; orange is darker on white, for contrast
-LIGHT = ("#0072b2", "#d55e00", "#008a64", "#c0609a", "#a06a00", "#1f2328")
-DARK = ("#56b4e9", "#e8702a", "#00b384", "#d88fb8", "#e69f00", "#e6edf3")
+# Okabe and Ito's, told apart by colour-blind readers, without yellow; on white, orange has too little contrast: brown
+LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a4a00", "#1f2328")
+DARK = ("#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#e6edf3")
 # (light, dark)
 THEME = {
     "ground": ("#ffffff", "#14181d"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -14,6 +15,7 @@ from .pages import COMMAND, FACTS, SETTINGS, Figure, Report, Section
 
 _LONGEST = 5000  # letters of a paragraph
 _LONG = 24  # letters: a cell of more may be broken
+_NARROW = 4  # columns of a table that half a page holds
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
 :root{color-scheme:light dark;--page:#f3f5f7;--ground:#fff;--ink:#1f2328;--dim:#59636e;--rule:#d5dae0;--link:#0a5cad;
@@ -39,7 +41,7 @@ nav a{display:block;padding:.45rem .7rem;border:1px solid var(--rule);border-rad
 text-decoration:none;margin:.15rem 0}
 nav a:hover{text-decoration:underline}
 section{margin:1.6rem 0 0;padding:1.4rem 0 0;border-top:1px solid var(--rule);scroll-margin-top:8px}
-.figures{display:grid;gap:14px;grid-template-columns:minmax(0,1fr);align-items:start}
+.figures,.column{display:grid;gap:14px;grid-template-columns:minmax(0,1fr);align-items:start}
 figure{background:var(--ground);border:1px solid var(--rule);border-radius:8px;min-width:0;margin:0 -1px;
 position:relative}
 figure svg{display:block;width:100%;height:auto;border-radius:8px}
@@ -57,18 +59,20 @@ th,td{padding:.32rem .6rem;text-align:left;vertical-align:top;border-bottom:1px 
 tr:last-child>*{border-bottom:0}
 thead th{position:sticky;top:0;background:var(--stripe);font-weight:600;vertical-align:bottom}
 tbody th{font-weight:400;background:var(--ground)}
-th.long,td.long{white-space:normal;min-width:11rem;max-width:24rem}
+.named tr>:first-child{position:sticky;left:0;z-index:1;border-right:1px solid var(--rule)}
+.named thead th:first-child{z-index:2}
+th.long,td.long{white-space:normal;min-width:10rem;max-width:24rem}
+.named tr>.long:first-child{max-width:max(10rem,25vw)}
 .n{text-align:right}
 .facts tbody th{font-weight:600}
 pre{margin:0;padding:.7rem .8rem;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
 white-space:pre-wrap;overflow-wrap:anywhere;background:var(--ground);border:1px solid var(--rule);border-radius:6px}
 footer{padding:2rem 8px 2.5rem;color:var(--dim);font-size:.9rem}
 .scroll+p,pre+.scroll,.scroll+.figures,.figures+.scroll,.figures+.free,p+.free{margin-top:14px}
-@media(min-width:700px){header,main,footer{padding-left:24px;padding-right:24px}
-.figures{grid-template-columns:repeat(auto-fill,minmax(340px,1fr))}}
+@media(min-width:700px){header,main,footer{padding-left:24px;padding-right:24px}}
+@media(min-width:760px){.figures{grid-template-columns:repeat(2,minmax(0,1fr))}}
 @media(min-width:1100px){section{display:grid;grid-template-columns:19rem minmax(0,1fr);column-gap:2rem}
-.told{position:sticky;top:1.2rem;align-self:start}
-.figures{grid-template-columns:repeat(auto-fill,minmax(420px,1fr))}}
+.told{position:sticky;top:1.2rem;align-self:start}}
 @media print{body{background:#fff}.skip,nav{display:none}.scroll{max-height:none;overflow:visible}
 figure,tr,pre{break-inside:avoid}th,td{white-space:normal}
 details::details-content{content-visibility:visible;block-size:auto}}
@@ -127,11 +131,29 @@ def _section(section: Section) -> list[str]:
         "</div>",
         "<div>",
     ]
-    if section.figures:
-        lines += ['<div class="figures">', *(line for figure in section.figures for line in _figure(figure)), "</div>"]
-    if section.table:
-        lines += ['<div class="free">', _scroll(section.table, section.title), "</div>"]
-    return [*lines, "</div>", "</section>"]
+    table = [f'<div class="free">{_scroll(section.table, section.title)}</div>'] if section.table else []
+    columns = [[line for figure in part for line in _figure(figure)] for part in _columns(section.figures)]
+    if table and len(columns) == 1 and section.table and len(section.table.head) <= _NARROW:
+        columns, table = [*columns, table], []  # where there would be nothing
+    if columns:
+        lines.append('<div class="figures">')
+        lines += [line for column in columns for line in ('<div class="column">', *column, "</div>")]
+        lines.append("</div>")
+    return [*lines, *table, "</div>", "</section>"]
+
+
+def _columns(figures: Sequence[Figure]) -> list[Sequence[Figure]]:
+    """In one or two columns, read one after the other; cut where the longer of the two is shortest."""
+    if len(figures) < 2:
+        return [figures] if figures else []
+    heights = [_height(figure.svg) for figure in figures]
+    cut = min(range(1, len(figures)), key=lambda i: max(sum(heights[:i]), sum(heights[i:])))
+    return [figures[:cut], figures[cut:]]
+
+
+def _height(svg: str) -> float:
+    found = re.search(r'viewBox="0 0 [0-9.]+ ([0-9.]+)"', svg[:500])
+    return float(found[1]) + 50 if found else 300.0  # 50: what stands under it
 
 
 def _figure(figure: Figure) -> list[str]:
@@ -170,7 +192,8 @@ def _table(table: Table) -> str:
         ]
         body.append(f"<tr>{''.join(cells)}</tr>")
     rows = "\n".join(body)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
+    style = ' class="named"' if named else ""
+    return f"<table{style}>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
 
 
 def _class(words: str, numeric: bool) -> str:
