@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .commands import add_to
-from .errors import HfPxError, first_line
+from .errors import HfPxError
+from .flags import at_least, device_of
+from .reporting import add_to as add_report_to
 
 if TYPE_CHECKING:
     from .hub.backbones import Loaded
@@ -125,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
         help="of a weights file: a timm name, or one of `hf-px backbones`, whose checkpoints are converted",
     )
     model.add_argument("--revision", metavar="REV", help="of a model on the Hub: a commit, tag or branch")
-    model.add_argument("--num-classes", type=_at_least(1), metavar="N", help="give the model a new head of N classes")
+    model.add_argument("--num-classes", type=at_least(1), metavar="N", help="give the model a new head of N classes")
     model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
 
     how = command.add_argument_group("method")
@@ -136,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="fraction of weights to remove (default: 0.982, or what an n:m scope means)",
     )
-    how.add_argument("--rounds", type=_at_least(1), metavar="T", help="score and prune T times (default: the method's)")
+    how.add_argument("--rounds", type=at_least(1), metavar="T", help="score and prune T times (default: the method's)")
     how.add_argument(
         "--scope", default="global", help="who competes: global, layer, erk, or n:m such as 2:4 (default: global)"
     )
@@ -149,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
         "--exclude", action="append", default=[], metavar="NAME", help="leave this tensor whole; may be given again"
     )
     how.add_argument(
-        "--min-per-layer", type=_at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
+        "--min-per-layer", type=at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
     )
     how.add_argument(
         "--norm",
@@ -157,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
         "flow for segmenters)",
     )
     how.add_argument(
-        "--seed", type=_at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"
+        "--seed", type=at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"
     )
 
     data = command.add_argument_group("data")
@@ -169,11 +171,9 @@ def parser() -> argparse.ArgumentParser:
         "a Hub data set org/name; random: one batch of Gaussian noise with random labels, to try a command out, not to "
         "prune by",
     )
+    data.add_argument("--per-class", type=at_least(1), default=10, metavar="N", help="examples per class (default: 10)")
     data.add_argument(
-        "--per-class", type=_at_least(1), default=10, metavar="N", help="examples per class (default: 10)"
-    )
-    data.add_argument(
-        "--batch-size", type=_at_least(1), metavar="N", help="at most (default: 100; 8 pictures with masks)"
+        "--batch-size", type=at_least(1), metavar="N", help="at most (default: 100; 8 pictures with masks)"
     )
     data.add_argument("--split", default="train", help="of the data set (default: train)")
     data.add_argument("--image-column", metavar="NAME", help="(default: image or img)")
@@ -186,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
     out.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     out.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    add_report_to(commands)
     add_to(commands)
     return top
 
@@ -249,7 +250,7 @@ def prune_command(args: argparse.Namespace) -> None:
     args.sparsity = checked_sparsity(args.sparsity, scope)
     scope.check({}, 1 - args.sparsity)
     _, args.rounds = checked_schedule(args.schedule, args.rounds, record)
-    args.device = _device(args.device)
+    args.device = device_of(args.device)
     if args.data and record.needs == "weights":
         print(f"hf-px: {record.name} needs no data; --data {args.data} is not read", file=sys.stderr)
     if args.data is None and record.needs != "weights" and task.name == "segmentation":
@@ -315,17 +316,6 @@ def prune_command(args: argparse.Namespace) -> None:
         _write(args, mask, table, seconds, memory)
         _write_ticket(args, loaded, mask)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
-
-
-def _device(text: str | None) -> Any:
-    import torch
-
-    try:
-        device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
-    return device
 
 
 def _claim(directory: Path, force: bool) -> None:
@@ -407,19 +397,6 @@ def _peak_memory() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _at_least(least: int) -> Any:
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is too small; at least {least}")
-        return value
-
-    return number
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""Words of the command line that become things: a device, a whole number."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .errors import first_line
+
+
+def device_of(text: str | None) -> Any:
+    """The device that is meant, tried out; without a word a GPU if there is one."""
+    import torch
+
+    try:
+        device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
+    return device
+
+
+def at_least(least: int) -> Any:
+    """For argparse: a whole number from `least` up."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small; at least {least}")
+        return value
+
+    return number

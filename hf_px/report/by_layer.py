@@ -1,0 +1,89 @@
+"""Layer by layer: the width that is left, the weights, and the layers that carry nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis import Width, WidthRow
+from ..figures import Table, layers
+from .measure import Measured
+from .pages import Figure, Section
+from .say import end, of, some
+
+
+def widths(groups: Sequence[Sequence[Measured]]) -> Section:
+    figures, words = [], []
+    title = "Output units on a path, by layer"
+    for i, group in enumerate(groups):
+        shown = [one for one in group if one.network.mask is not None] or list(group)
+        names = [row.name for row in shown[0].width.rows]
+        shares = {one.name: [row.share for row in one.width.rows] for one in shown}
+        told = {one.name: [of(_carry(row), row.units) for row in one.width.rows] for one in shown}
+        alt = "; ".join(f"{one.name}: {of(_carry(one.width), one.width.units)}" for one in shown)
+        head = ["layer", "units"]
+        for one in shown:
+            head += [f"{one.name}: with a weight", f"{one.name}: on a path"]
+        rows = []
+        for k, name in enumerate(names):
+            each = [one.width.rows[k] for one in shown]
+            rows.append((name, each[0].units, *(n for row in each for n in (row.kept, row.live))))
+        figures.append(
+            Figure(
+                f"width-by-layer{end(i, groups)}",
+                title,
+                layers(names, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, alt=alt),
+                Table(tuple(head), tuple(rows), ("", *(",d" for _ in head[1:]))),
+            )
+        )
+        for one in shown:
+            narrow = one.width.bottlenecks
+            words.append(f"{one.name}: {f'bottlenecks in {some(narrow)}' if narrow else 'no bottleneck'}.")
+    first = (
+        "A unit is a row of a linear layer or a kernel of a convolution. As the paper counts, it is there while one "
+        "weight of it is; on a path, it is reached from the input and reaches the output. A bottleneck is a layer "
+        "whose part of units is less than half of the median layer's."
+    )
+    return Section("width", "Width", (first, *words), tuple(figures))
+
+
+def densities(groups: Sequence[Sequence[Measured]]) -> Section | None:
+    figures, words = [], []
+    title = "Density by layer"
+    for i, group in enumerate(groups):
+        pruned = [one for one in group if one.network.mask is not None]
+        if not pruned:
+            continue
+        names = [row.name for row in pruned[0].summary.rows]
+        series = {one.name: [row.density for row in one.summary.rows] for one in pruned}
+        told = {one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned}
+        alt = "; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned)
+        head = ["layer", "shape", "weights"]
+        for one in pruned:
+            head += [f"{one.name}: kept", f"{one.name}: of those dead"]
+        rows = []
+        for k, name in enumerate(names):
+            each = [one.summary.rows[k] for one in pruned]
+            cells = [n for row in each for n in (row.kept, row.dead)]
+            rows.append((name, "x".join(map(str, each[0].shape)), each[0].total, *cells))
+        figures.append(
+            Figure(
+                f"density-by-layer{end(i, groups)}",
+                title,
+                layers(names, series, title=title, x="part of the layer's weights", texts=told, alt=alt),
+                Table(tuple(head), tuple(rows), ("", "", *(",d" for _ in head[2:]))),
+            )
+        )
+        for one in pruned:
+            gone = one.summary.collapsed
+            dead = "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights are dead; "
+            words.append(f"{one.name}: {dead}{f'nothing is left of {some(gone)}' if gone else 'no layer is lost'}.")
+            words += [f"{one.name}: {one.summary.note}."] if one.summary.note else []
+    if not figures:
+        return None
+    first = "A kept weight is dead where no path from input to output runs through it: it costs space and does nothing."
+    return Section("density", "Density and collapse", (first, *words), tuple(figures))
+
+
+def _carry(row: Width | WidthRow) -> int:
+    """Units on a path; those with a weight, where paths are unknown."""
+    return row.kept if row.live is None else row.live

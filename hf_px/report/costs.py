@@ -1,0 +1,69 @@
+"""Cost: multiply-adds, bytes and milliseconds, and an honest word on what zeros save here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis import Latency, verdict
+from ..figures import Table, layers
+from ..figures.table import Cell
+from .measure import Measured
+from .pages import Figure, Section
+from .say import end, scaled
+
+_HEAD = (
+    "network", "parameters", "weights kept", "multiply-adds, dense", "multiply-adds, live", "bytes, dense",
+    "bytes, packed", "ms", "ms, quarter", "ms, three quarters", "ms without zeros", "quarter", "three quarters",
+)  # fmt: skip
+
+
+def costs(groups: Sequence[Sequence[Measured]]) -> Section:
+    title = "Multiply-adds by layer, live weights"
+    figures, words = [], []
+    rows: list[tuple[Cell, ...]] = []
+    for i, group in enumerate(groups):
+        shown = [one for one in group if one.network.mask is not None] or list(group)
+        names = [row.name for row in shown[0].cost.rows]
+        macs = {one.name: [float(row.macs_sparse) for row in one.cost.rows] for one in shown}
+        told = {one.name: [scaled(row.macs_sparse) for row in one.cost.rows] for one in shown}
+        alt = "; ".join(f"{one.name}: {scaled(one.cost.macs_sparse)} of {scaled(one.cost.macs_dense)}" for one in shown)
+        cells: list[tuple[Cell, ...]] = []
+        for k, name in enumerate(names):
+            each = [one.cost.rows[k] for one in shown]
+            cells.append((name, each[0].macs_dense, *(row.macs_sparse for row in each)))
+        figures.append(
+            Figure(
+                f"cost-by-layer{end(i, groups)}",
+                title,
+                layers(names, macs, title=title, x="multiply-adds of one image", texts=told, alt=alt),
+                Table(("layer", "dense", *macs), tuple(cells), ("", ",d", *(",d" for _ in macs))),
+            )
+        )
+        for one in group:
+            rows.append(_row(one))
+            if one.latency and one.latency_dense:
+                words.append(f"{one.name}: {verdict(one.latency_dense, one.latency)}")
+            words += [f"{one.name}: {one.cost.note}."] if one.cost.note else []
+    first = [
+        "Multiply-adds are counted by torch on one image, times the part of each layer's weights that lies on a path: "
+        "what a kernel that skips every zero would do. Bytes are those of a saved ticket, packed and dense."
+    ]
+    timed = [one for group in groups for one in group if one.latency is not None]
+    if timed:
+        first.append(
+            f"Times are of one image on {timed[0].machine}: the median of many runs, and quartiles. Without zeros: the "
+            "same network with numbers in their place, run in turns with it."
+        )
+    table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(".3g",) * 6))
+    return Section("cost", "Cost", (*first, *words), tuple(figures), table)
+
+
+def _row(one: Measured) -> tuple[Cell, ...]:
+    return (
+        one.name, one.cost.parameters, one.cost.kept, one.cost.macs_dense, one.cost.macs_sparse,
+        one.bytes["dense"], one.bytes.get("packed"), *_ms(one.latency), *_ms(one.latency_dense),
+    )  # fmt: skip
+
+
+def _ms(found: Latency | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if found is None else (1e3 * found.median, 1e3 * found.low, 1e3 * found.high)

@@ -1,0 +1,94 @@
+"""Masks: the scores that made them, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis import by_chance, overlap
+from ..figures import Table, boxes, heatmap, layers
+from .measure import Measured
+from .pages import Figure, Section
+from .say import end
+
+
+def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
+    figures: list[Figure] = []
+    words = [
+        "What the last round saw, by layer: least, a quarter, the middle, three quarters and most, on a log scale; "
+        "zeros are not drawn. The threshold is the least score that stays. Scales of two methods do not compare. Of "
+        "a ticket: the scores of its weights as they are now, after training, all of which stay."
+    ]
+    for one in (one for group in groups for one in group):
+        found = one.network.saliency
+        if found is None:
+            continue
+        names = [row.name for row in found.rows]
+        marks = {} if found.threshold is None else {"threshold": found.threshold}
+        title = f"Scores by layer: {one.name}"
+        rows = tuple((row.name, row.scored, row.kept, row.zero, *(row.quantiles or (None,) * 5)) for row in found.rows)
+        head = ("layer", "scored", "kept", "exactly 0", "least", "a quarter", "middle", "three quarters", "most")
+        alt = f"{sum(row.scored for row in found.rows):,} weights scored"
+        alt += "" if found.threshold is None else f", those from {found.threshold:.3g} up stay"
+        figures.append(
+            Figure(
+                f"scores-{len(figures) + 1}",
+                title,
+                boxes(
+                    names,
+                    {one.name: [row.quantiles for row in found.rows]},
+                    title=title,
+                    x="score",
+                    marks=marks,
+                    alt=alt,
+                ),
+                Table(head, rows, ("", ",d", ",d", ",d", *(".3g",) * 5)),
+            )
+        )
+        if found.threshold is not None and not found.clean:
+            words.append(f"{one.name}: no single threshold: layers were cut by their own.")
+    return Section("scores", "Scores", tuple(words), tuple(figures)) if figures else None
+
+
+def overlaps(groups: Sequence[Sequence[Measured]]) -> Section | None:
+    figures: list[Figure] = []
+    words = [
+        "Jaccard: of the weights that one mask or the other keeps, the part that both keep; 1 is the same mask.",
+    ]
+    for i, group in enumerate(groups):
+        pruned = [one for one in group if one.network.mask is not None]
+        if len(pruned) < 2:
+            continue
+        masks = {one.name: one.network.bits for one in pruned}
+        pairs = {(a, b): overlap(masks[a], masks[b]) for a in masks for b in masks}
+        values = [[pairs[a, b].all.jaccard for b in masks] for a in masks]
+        title = "Overlap of masks"
+        low = min((pairs[a, b].all.jaccard, a, b) for a, b in pairs if a != b)
+        high = max((pairs[a, b].all.jaccard, a, b) for a, b in pairs if a != b)
+        alt = f"most alike: {high[1]} and {high[2]}, {high[0]:.2f}; least: {low[1]} and {low[2]}, {low[0]:.2f}"
+        figures.append(
+            Figure(
+                f"overlap-of-masks{end(i, groups)}",
+                title,
+                heatmap(list(masks), values, title=title, alt=alt),
+                Table(("", *masks), tuple((a, *row) for a, row in zip(masks, values)), ("", *(".3f" for _ in masks))),
+            )
+        )
+        first = pruned[0].name
+        names = [row.name for row in pairs[first, first].rows]
+        series = {f"{first} and {b}": [row.jaccard for row in pairs[first, b].rows] for b in masks if b != first}
+        title = f"Overlap by layer with {first}"
+        figures.append(
+            Figure(
+                f"overlap-by-layer{end(i, groups)}",
+                title,
+                layers(names, series, title=title, x="Jaccard", whole=1.0, alt=f"{alt}; by layer in the table"),
+                Table(
+                    ("layer", *series),
+                    tuple((n, *(s[k] for s in series.values())) for k, n in enumerate(names)),
+                    ("", *(".3f" for _ in series)),
+                ),
+            )
+        )
+        chance = by_chance(masks[first], masks[pruned[1].name])
+        words.append(f"Of masks drawn at random with these densities one would expect {chance:.3f}.")
+    return Section("overlap", "Overlap", tuple(words), tuple(figures)) if figures else None

@@ -1,0 +1,192 @@
+"""The numbers of a report: width, cost and spectra of each network, read from its parts or found now."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from ..analysis import Cost, Latency, Summary, Width, cost, latency, live_bits, machine, summary, width
+from ..analysis.ntk import MEMORY, Spectrum, spectrum
+from ..analysis.tangent import Norm
+from ..data import data_config
+from ..hub.format import DENSE, PACKED
+from ..hub.ticket import Ticket
+from ..mask import Mask
+from .networks import Network
+from .parts import Parts, digest_of, weights_of
+
+# of a network too large for its kernel to be formed, less is asked: hours on a CPU otherwise
+SMALL = {"images": 100, "draws": 5, "top": None}
+LARGE = {"images": 16, "draws": 1, "top": 10}
+_PROBES = 16
+
+
+@dataclass(frozen=True)
+class How:
+    """What the command line says of the measurements."""
+
+    images: int | None = None
+    draws: int | None = None
+    top: int | None = None
+    norm: Norm = "batch"
+    seed: int = 0
+    memory: int = MEMORY
+    skip: frozenset[str] = frozenset()  # of spectrum, latency
+    progress: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A network in numbers; None is what was not asked for, or cannot be."""
+
+    network: Network
+    summary: Summary
+    width: Width
+    cost: Cost
+    bytes: Mapping[str, int]  # packed, of a pruned network; dense
+    latency: Latency | None
+    latency_dense: Latency | None  # of the same architecture without zeros, measured in turns with it
+    machine: str
+    own: Spectrum | None  # Θ at the network's own weights
+    mean: Spectrum | None  # the mean of Θ over draws
+    mean_dense: Spectrum | None  # of the same architecture, unpruned, on the same draws
+    images: int  # that the spectra are of
+    images_are_its_own: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.network.name
+
+
+def measure(networks: Sequence[Network], parts: Parts, how: How) -> list[Measured]:
+    found = []
+    with tqdm(total=len(networks), desc="report", unit="network", disable=not how.progress, delay=1.0) as bar:
+        for network in networks:
+            bar.set_postfix_str(network.name, refresh=True)
+            found.append(_measure(network, parts, how))
+            bar.update()
+    return found
+
+
+def _measure(network: Network, parts: Parts, how: How) -> Measured:
+    model, mask = network.model, network.bits
+    size = tuple(data_config(model)["input_size"])
+    live, _ = live_bits(model, mask, input_size=size)
+    key = {"weights": weights_of(model), "mask": mask.digest() if network.mask is not None else "dense"}
+    pruned = network.mask is not None
+    where = machine(next(model.parameters()).device)
+
+    def times() -> dict[str, Any]:
+        return _times(model, mask, size, pruned)
+
+    sizes = parts.known("bytes", key, lambda: _bytes(model, mask, pruned))
+    took = {} if "latency" in how.skip else parts.known("latency", {**key, "machine": where}, times)
+    own = mean = mean_dense = None
+    x = None
+    if "spectrum" not in how.skip and network.batches is not None:
+        x, draws, top = _fitting(network, how)
+        told: dict[str, Any] = {**key, "images": digest_of({"x": x}), "top": top, "norm": how.norm, "seed": how.seed}
+        own = _spectrum(parts, how, model, x, network.mask, {**told, "draws": 0})
+        if draws:
+            shapes = {name: tuple(w.shape) for name, w in model.named_parameters()}
+            told |= {"draws": draws, "weights": [type(model).__name__, shapes]}  # its own weights do not enter
+            if any(not _redrawn(name, model, mask) for name in shapes):
+                told["weights"] = key["weights"]  # but those of tokens and the like do
+            mean = _spectrum(parts, how, model, x, network.mask, told)
+            mean_dense = _spectrum(parts, how, model, x, None, {**told, "mask": "dense"}) if pruned else mean
+    return Measured(
+        network,
+        summary(model, mask, input_size=size),
+        width(model, mask, live),
+        cost(model, network.mask, input_size=size, live=live if pruned else None),
+        sizes,
+        Latency(**took["network"]) if took else None,
+        Latency(**took["dense"]) if took and pruned else None,
+        where,
+        own,
+        mean,
+        mean_dense,
+        0 if x is None else len(x),
+    )
+
+
+def _redrawn(name: str, model: nn.Module, mask: Mask) -> bool:
+    from ..redraw import built_anew
+
+    return name in mask.bits or name in built_anew(model, mask.bits)
+
+
+def _spectrum(
+    parts: Parts, how: How, model: nn.Module, x: Tensor, mask: Mask | None, key: Mapping[str, Any]
+) -> Spectrum:
+    memo = parts.memo("spectrum", key)
+
+    def find() -> dict[str, Any]:
+        return spectrum(
+            model, [x], mask, draws=key["draws"], top=key["top"], norm=how.norm, seed=how.seed,
+            memory=how.memory, probes=_PROBES, progress=how.progress, memo=memo,
+        ).to_dict()  # fmt: skip
+
+    found = parts.known("spectrum", key, find)
+    memo.forget()
+    found.pop("exact")
+    return Spectrum(**{**found, "values": tuple(found["values"])})
+
+
+def _fitting(network: Network, how: How) -> tuple[Tensor, int, int | None]:
+    """Images, draws and eigenvalues to ask for: as told, or what a network of this size allows."""
+    assert network.batches is not None
+    x = torch.cat([x for x, _ in network.batches]).to(next(network.model.parameters()).device)
+    outputs = _outputs(network.model, x)
+    count = sum(p.numel() for p in network.model.parameters())
+    wanted = SMALL["images"] if how.images is None else how.images
+    assert wanted is not None
+    rows = min(len(x), wanted) * outputs
+    small = 4 * rows * max(count, rows) <= 8 * how.memory  # as analysis/ntk.py has it
+    usual = SMALL if small else LARGE
+    images = usual["images"] if how.images is None else how.images
+    draws = usual["draws"] if how.draws is None else how.draws
+    assert images is not None and draws is not None
+    places = torch.linspace(0, len(x) - 1, min(images, len(x))).round().long()  # over all classes
+    return x[places.to(x.device)], draws, usual["top"] if how.top is None else how.top
+
+
+@torch.no_grad()
+def _outputs(model: nn.Module, x: Tensor) -> int:
+    from ..batches import Batch
+    from ..forward import call, undisturbed
+
+    with undisturbed(model):
+        return call(model, {}, Batch(x[:1])).numel()
+
+
+def _bytes(model: nn.Module, mask: Mask, pruned: bool) -> dict[str, int]:
+    """As a ticket is saved: written to a directory that goes again, and measured."""
+    zeroed = mask.apply_(copy.deepcopy(model)).cpu()
+    bits = Mask({name: b.cpu() for name, b in mask.bits.items()})
+    with tempfile.TemporaryDirectory(prefix="hf-px-report-") as folder:
+        Ticket(zeroed, bits).save_pretrained(folder, layout="both")
+        sizes = {"dense": (Path(folder) / DENSE).stat().st_size}
+        return sizes | ({"packed": (Path(folder) / PACKED).stat().st_size} if pruned else {})
+
+
+def _times(model: nn.Module, mask: Mask, size: Sequence[int], pruned: bool) -> dict[str, Any]:
+    """A forward pass of one image; beside a pruned network, in turns, the same one with numbers where it has zeros."""
+    network = mask.apply_(copy.deepcopy(model))
+    models = {"network": network}
+    if pruned:
+        models["dense"] = full = copy.deepcopy(network)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for w in mask.tensors_of(full).values():
+                w.copy_(torch.randn(w.shape, generator=generator).to(w) * 0.05)
+    x = torch.ones(1, *size, device=next(model.parameters()).device, dtype=next(model.parameters()).dtype)
+    return {name: found.to_dict() for name, found in latency(models, x).items()}

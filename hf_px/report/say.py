@@ -1,0 +1,36 @@
+"""How numbers and names are said in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_SOME = 6  # names in a sentence
+
+
+def end(i: int, groups: Sequence[Any]) -> str:
+    return f"-{i + 1}" if len(groups) > 1 else ""
+
+
+def some(names: Sequence[str]) -> str:
+    more = len(names) - _SOME
+    return ", ".join(names[:_SOME]) + (f" and {more} more" if more > 0 else "")
+
+
+def of(part: int, whole: int) -> str:
+    return f"{part:,}/{whole:,}"
+
+
+def percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2%}"
+
+
+def number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+def scaled(count: float) -> str:
+    for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {name}"
+    return f"{count:.3g}"

@@ -1,0 +1,119 @@
+"""Spectra: eigenvalues of the NTK by rank, and how far a pruned network's are from the dense one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..analysis.ntk import Spectrum, distance
+from ..figures import Table, lines
+from ..figures.table import Cell
+from .measure import Measured
+from .pages import Figure, Section
+from .say import end
+
+_HEAD = (
+    "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue", "trace", "trace, ± error",
+    "trace against dense, mean", "largest against dense, mean",
+)  # fmt: skip
+
+
+def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
+    figures: list[Figure] = []
+    rows: list[tuple[Cell, ...]] = []
+    words: list[str] = []
+    told: list[str] = []
+    for i, group in enumerate(groups):
+        some = [one for one in group if one.own is not None]
+        if not some:
+            continue
+        own = {one.name: one.own for one in some if one.own is not None}
+        mean = _with_dense({one.name: one.mean for one in some if one.mean is not None}, some)
+        figures.append(_figure(f"spectrum-own{end(i, groups)}", "NTK at the networks' own weights", own))
+        if mean:
+            draws = next(iter(mean.values())).draws
+            title = f"NTK, mean over {draws} draw{'s' * (draws > 1)} of the weights"
+            figures.append(_figure(f"spectrum-mean{end(i, groups)}", title, mean))
+        rows += [_row(one, some) for one in some]
+        told.append(_images(some[0]))
+        words += _nearest(some)
+    if not rows:
+        return None
+    first = [
+        f"The Neural Tangent Kernel says how fast a network learns, direction by direction, one eigenvalue each; here "
+        f"{'; '.join(dict.fromkeys(told))}. Statistics of BatchNorm are held constant.",
+        "At its own weights: what training goes on from; the paper calls it fixed-weight. Mean of draws: over re-drawn "
+        "Kaiming-normal weights, the same for every network, so that only the mask counts.",
+        "Distance: by how many decades the eigenvalues differ from the dense network's, rank by rank, on average; 0 is "
+        "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy.",
+    ]
+    table = Table(_HEAD, tuple(rows), ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g"))
+    return Section("spectrum", "Spectrum", (*first, *words), tuple(figures), table)
+
+
+def own_distance(one: Measured, found: Sequence[Measured]) -> float | None:
+    """To the dense network of the same weights; for a ticket, to a dense network of its kind, if one is there."""
+    if one.own is None or one.network.mask is None:
+        return None
+    for other in found:
+        ours = one.network.dense or (other.name if other.network.kin == one.network.kin else None)
+        if other.network.mask is None and other.name == ours and other.own is not None:
+            return distance(other.own, one.own) if other.own.size == one.own.size else None
+    return None
+
+
+def mean_distance(one: Measured) -> float | None:
+    if one.mean is None or one.mean_dense is None or one.network.mask is None:
+        return None
+    return distance(one.mean_dense, one.mean)
+
+
+def _row(one: Measured, group: Sequence[Measured]) -> tuple[Cell, ...]:
+    assert one.own is not None
+    trace = largest = None
+    if one.mean is not None and one.mean_dense is not None:
+        trace, largest = one.mean.trace / one.mean_dense.trace, one.mean.values[0] / one.mean_dense.values[0]
+    error = None if one.own.exact else one.own.trace_error
+    return (
+        one.name, own_distance(one, group), mean_distance(one), one.own.values[0], one.own.trace, error, trace, largest,
+    )  # fmt: skip
+
+
+def _images(one: Measured) -> str:
+    assert one.own is not None
+    return f"on {one.images} images of {one.network.data}, {one.own.size // one.images:,} outputs each"
+
+
+def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[str, Spectrum]:
+    """The dense network's spectrum first, where no dense network is on the page."""
+    dense = next((one.mean_dense for one in group if one.mean_dense is not None), None)
+    there = any(one.network.mask is None for one in group)
+    return mean if there or dense is None else {"dense": dense, **mean}
+
+
+def _figure(name: str, title: str, found: Mapping[str, Spectrum]) -> Figure:
+    series = {one: list(enumerate(s.values, 1)) for one, s in found.items()}
+    most = max(len(s.values) for s in found.values())
+    size = max(s.size for s in found.values())
+    part = "" if most == size else f", the first {most} of {size:,}"
+    rows = [(i + 1, *(s.values[i] if i < len(s.values) else None for s in found.values())) for i in range(most)]
+    alt = "; ".join(f"{one}: from {s.values[0]:.3g} down to {s.values[-1]:.3g}" for one, s in found.items())
+    return Figure(
+        name,
+        title,
+        lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, alt=alt),
+        Table(("rank", *found), tuple(rows), (",d", *(".4g" for _ in found))),
+    )
+
+
+def _nearest(found: Sequence[Measured]) -> list[str]:
+    """In order, where there is one."""
+    ways: dict[str, Callable[[Measured], float | None]] = {
+        "own weights": lambda one: own_distance(one, found),
+        "mean of draws": mean_distance,
+    }
+    words = []
+    for what, read in ways.items():
+        known = sorted((d, one.name) for one in found if (d := read(one)) is not None)
+        if len(known) > 1:
+            words.append(f"Nearest to dense, {what}: {', '.join(f'{name} ({d:.2f})' for d, name in known)}.")
+    return words
