@@ -11,77 +11,71 @@ from .pages import Figure, Section
 from .say import end, of, some
 
 
-def widths(groups: Sequence[Sequence[Measured]]) -> Section:
-    figures, words = [], []
-    title = "Output units on a path, by layer"
-    for i, group in enumerate(groups):
-        shown = [one for one in group if one.network.mask is not None] or list(group)
-        names = [row.name for row in shown[0].width.rows]
-        shares = {one.name: [row.share for row in one.width.rows] for one in shown}
-        told = {one.name: [of(_carry(row), row.units) for row in one.width.rows] for one in shown}
-        alt = "; ".join(f"{one.name}: {of(_carry(one.width), one.width.units)}" for one in shown)
-        head = ["layer", "units"]
-        for one in shown:
-            head += [f"{one.name}: with a weight", f"{one.name}: on a path"]
-        rows = []
-        for k, name in enumerate(names):
-            each = [one.width.rows[k] for one in shown]
-            rows.append((name, each[0].units, *(n for row in each for n in (row.kept, row.live))))
-        figures.append(
-            Figure(
-                f"width-by-layer{end(i, groups)}",
-                title,
-                layers(names, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, alt=alt),
-                Table(tuple(head), tuple(rows), ("", *(",d" for _ in head[1:]))),
-            )
-        )
-        for one in shown:
-            narrow = one.width.bottlenecks
-            words.append(f"{one.name}: {f'bottlenecks in {some(narrow)}' if narrow else 'no bottleneck'}.")
-    first = (
+def by_layer(groups: Sequence[Sequence[Measured]]) -> Section:
+    figures: list[Figure] = []
+    words = [
         "A unit is a row of a linear layer or a kernel of a convolution. As the paper counts, it is there while one "
         "weight of it is; on a path, it is reached from the input and reaches the output. A bottleneck is a layer "
-        "whose part of units is less than half of the median layer's."
-    )
-    return Section("width", "Width", (first, *words), tuple(figures))
-
-
-def densities(groups: Sequence[Sequence[Measured]]) -> Section | None:
-    figures, words = [], []
-    title = "Density by layer"
+        "whose part of units is less than half of the median layer's.",
+        "A kept weight is dead where no path from input to output runs through it: it costs space and does nothing.",
+    ]
     for i, group in enumerate(groups):
         pruned = [one for one in group if one.network.mask is not None]
-        if not pruned:
-            continue
-        names = [row.name for row in pruned[0].summary.rows]
-        series = {one.name: [row.density for row in one.summary.rows] for one in pruned}
-        told = {one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned}
-        alt = "; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned)
-        head = ["layer", "shape", "weights"]
-        for one in pruned:
-            head += [f"{one.name}: kept", f"{one.name}: of those dead"]
-        rows = []
-        for k, name in enumerate(names):
-            each = [one.summary.rows[k] for one in pruned]
-            cells = [n for row in each for n in (row.kept, row.dead)]
-            rows.append((name, "x".join(map(str, each[0].shape)), each[0].total, *cells))
-        figures.append(
-            Figure(
-                f"density-by-layer{end(i, groups)}",
-                title,
-                layers(names, series, title=title, x="part of the layer's weights", texts=told, alt=alt),
-                Table(tuple(head), tuple(rows), ("", "", *(",d" for _ in head[2:]))),
-            )
-        )
-        for one in pruned:
-            gone = one.summary.collapsed
-            dead = "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights are dead; "
-            words.append(f"{one.name}: {dead}{f'nothing is left of {some(gone)}' if gone else 'no layer is lost'}.")
-            words += [f"{one.name}: {one.summary.note}."] if one.summary.note else []
-    if not figures:
-        return None
-    first = "A kept weight is dead where no path from input to output runs through it: it costs space and does nothing."
-    return Section("density", "Density and collapse", (first, *words), tuple(figures))
+        figures.append(_width(f"width-by-layer{end(i, groups)}", pruned or group))
+        figures += [_density(f"density-by-layer{end(i, groups)}", pruned)] if pruned else []
+        words += [sentence for one in pruned for sentence in _said(one)]
+    return Section("layers", "Width, density, collapse", tuple(words), tuple(figures))
+
+
+def _said(one: Measured) -> list[str]:
+    narrow, gone = one.width.bottlenecks, one.summary.collapsed
+    dead = "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights are dead; "
+    words = f"{one.name}: {dead}{f'nothing is left of {some(gone)}' if gone else 'no layer is lost'}; "
+    words += f"bottlenecks in {some(narrow)}." if narrow else "no bottleneck."
+    return [words, *([f"{one.name}: {one.summary.note}."] if one.summary.note else [])]
+
+
+def _width(name: str, shown: Sequence[Measured]) -> Figure:
+    title = "Output units on a path, by layer"
+    names = [row.name for row in shown[0].width.rows]
+    shares = {one.name: [row.share for row in one.width.rows] for one in shown}
+    told = {one.name: [of(_carry(row), row.units) for row in one.width.rows] for one in shown}
+    alt = "; ".join(f"{one.name}: {of(_carry(one.width), one.width.units)}" for one in shown)
+    head = ["layer", "units"]
+    for one in shown:
+        head += [f"{one.name}: with a weight", f"{one.name}: on a path"]
+    rows = []
+    for k, layer in enumerate(names):
+        each = [one.width.rows[k] for one in shown]
+        rows.append((layer, each[0].units, *(n for row in each for n in (row.kept, row.live))))
+    return Figure(
+        name,
+        title,
+        layers(names, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, alt=alt),
+        Table(tuple(head), tuple(rows), ("", *(",d" for _ in head[1:]))),
+    )
+
+
+def _density(name: str, pruned: Sequence[Measured]) -> Figure:
+    title = "Density by layer"
+    names = [row.name for row in pruned[0].summary.rows]
+    series = {one.name: [row.density for row in one.summary.rows] for one in pruned}
+    told = {one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned}
+    alt = "; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned)
+    head = ["layer", "shape", "weights"]
+    for one in pruned:
+        head += [f"{one.name}: kept", f"{one.name}: of those dead"]
+    rows = []
+    for k, layer in enumerate(names):
+        each = [one.summary.rows[k] for one in pruned]
+        cells = [n for row in each for n in (row.kept, row.dead)]
+        rows.append((layer, "x".join(map(str, each[0].shape)), each[0].total, *cells))
+    return Figure(
+        name,
+        title,
+        layers(names, series, title=title, x="part of the layer's weights", texts=told, alt=alt),
+        Table(tuple(head), tuple(rows), ("", "", *(",d" for _ in head[2:]))),
+    )
 
 
 def _carry(row: Width | WidthRow) -> int:

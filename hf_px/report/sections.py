@@ -7,13 +7,13 @@ from typing import Any
 
 from ..analysis import Latency
 from ..figures import Table
-from .by_layer import densities, widths
+from .by_layer import by_layer
 from .costs import costs
 from .masks import overlaps, scores
 from .measure import Measured
 from .pages import Report
 from .say import number, percent, scaled, some
-from .spectra import mean_distance, own_distance, spectra
+from .spectra import against_dense, mean_distance, own_distance, spectra
 
 
 def report(found: Sequence[Measured], settings: Mapping[str, Any]) -> Report:
@@ -24,8 +24,7 @@ def report(found: Sequence[Measured], settings: Mapping[str, Any]) -> Report:
     groups = list(kinds.values())
     sections = [
         spectra(groups),
-        widths(groups),
-        densities(groups),
+        by_layer(groups),
         costs(groups),
         scores(groups),
         overlaps(groups),
@@ -47,7 +46,7 @@ def _lede(found: Sequence[Measured]) -> str:
     lost = [one.name for one in pruned if one.summary.collapsed]
     words = "What pruning has left, and what that does to learning, width and cost. "
     if lost:
-        return words + f"Layers that carry nothing any more: in {some(lost)}; see Density and collapse."
+        return words + f"Layers that carry nothing any more: in {some(lost)}; see Width, density, collapse."
     return words + "No layer is emptied or cut off in any of them."
 
 
@@ -70,6 +69,8 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("the same without zeros", lambda m: _ms(m.latency_dense)),
         ("distance of spectra, own weights", lambda m: number(own_distance(m, found))),
         ("distance of spectra, mean of draws", lambda m: number(mean_distance(m))),
+        ("trace against dense, mean of draws", lambda m: number(against_dense(m)[0])),
+        ("largest eigenvalue against dense", lambda m: number(against_dense(m)[1])),
         ("test result, as it says", _told_result),
     ]  # fmt: skip
     table = [(name, *(read(one) for one in found)) for name, read in rows]

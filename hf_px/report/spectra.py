@@ -67,15 +67,18 @@ def mean_distance(one: Measured) -> float | None:
     return distance(one.mean_dense, one.mean)
 
 
+def against_dense(one: Measured) -> tuple[float | None, float | None]:
+    """Trace and largest eigenvalue over the dense network's, means of draws; 1 is the same."""
+    if one.mean is None or one.mean_dense is None or one.network.mask is None:
+        return None, None
+    return one.mean.trace / one.mean_dense.trace, one.mean.values[0] / one.mean_dense.values[0]
+
+
 def _row(one: Measured, group: Sequence[Measured]) -> tuple[Cell, ...]:
     assert one.own is not None
-    trace = largest = None
-    if one.mean is not None and one.mean_dense is not None:
-        trace, largest = one.mean.trace / one.mean_dense.trace, one.mean.values[0] / one.mean_dense.values[0]
     error = None if one.own.exact else one.own.trace_error
-    return (
-        one.name, own_distance(one, group), mean_distance(one), one.own.values[0], one.own.trace, error, trace, largest,
-    )  # fmt: skip
+    near = own_distance(one, group), mean_distance(one)
+    return one.name, *near, one.own.values[0], one.own.trace, error, *against_dense(one)
 
 
 def _images(one: Measured) -> str:
