@@ -65,6 +65,9 @@ class Mask:
                 raise TypeError(f"{name}: a mask is made of bool tensors, not {bits.dtype}; compare with 0 first")
         object.__setattr__(self, "bits", MappingProxyType(dict(self.bits)))
 
+    def __reduce__(self) -> tuple[type[Mask], tuple[dict[str, Tensor]]]:
+        return Mask, (dict(self.bits),)  # a MappingProxyType can be neither copied nor sent to another process
+
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> Mask:
         """The mask that keeps everything."""

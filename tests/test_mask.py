@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
+import pickle
 
 import pytest
 import torch
@@ -177,3 +179,10 @@ def test_a_tied_tensor_answers_to_each_of_its_names():
     model[3].weight = model[2].weight
     Mask({"3.weight": torch.zeros(2, 2, dtype=torch.bool)}).apply_(model)
     assert not model[2].weight.any()
+
+
+def test_a_mask_can_be_copied_and_sent_to_another_process():
+    """A transformers model carries its mask along, and people copy models."""
+    mask = Mask({"w": torch.tensor([True, False])})
+    for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert other == mask and other is not mask

@@ -59,7 +59,7 @@ class Measured:
     mean: Spectrum | None  # the mean of Θ over draws
     mean_dense: Spectrum | None  # of the same architecture, unpruned, on the same draws
     images: int  # that the spectra are of
-    images_are_its_own: bool = True
+    lacking: str = ""  # why there are none, where they were asked for
 
     @property
     def name(self) -> str:
@@ -89,9 +89,13 @@ def _measure(network: Network, parts: Parts, how: How) -> Measured:
 
     sizes = parts.known("bytes", key, lambda: _bytes(model, mask, pruned))
     took = {} if "latency" in how.skip else parts.known("latency", {**key, "machine": where}, times)
-    own = mean = mean_dense = None
-    x = None
-    if "spectrum" not in how.skip and network.batches is not None:
+    own = mean = mean_dense = x = None
+    lacking = ""
+    if "spectrum" not in how.skip and network.batches is None:
+        made = network.told.get("settings", {}).get("data")
+        whose = f"made with {made}, which is not on this disk" if made else "says nothing of its data"
+        lacking = f"{network.name}: {whose}; name images with --data"
+    elif "spectrum" not in how.skip:
         x, draws, top = _fitting(network, how)
         told: dict[str, Any] = {**key, "images": digest_of({"x": x}), "top": top, "norm": how.norm, "seed": how.seed}
         own = _spectrum(parts, how, model, x, network.mask, {**told, "draws": 0})
@@ -115,6 +119,7 @@ def _measure(network: Network, parts: Parts, how: How) -> Measured:
         mean,
         mean_dense,
         0 if x is None else len(x),
+        lacking,
     )
 
 

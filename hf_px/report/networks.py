@@ -226,16 +226,16 @@ def _pruned(
             last = time.monotonic()
         masks.pop(t - 2, None)
 
+    size = tuple(data_config(model)["input_size"])
     if done is None or done[0] < rounds:
-        size = tuple(data_config(model)["input_size"])
         prune(
             model, method, sparsity=asked.sparsity, batches=batches, rounds=rounds, seed=seed, done=done,
             on_round=save, progress=asked.progress, input_size=size, **options,
         )  # fmt: skip
-    mask, prior = masks[rounds], masks[rounds - 1]
-    prior = Mask({name: bits.to(asked.device) for name, bits in prior.bits.items()})
-    mask = Mask({name: bits.to(asked.device) for name, bits in mask.bits.items()})
-    size = tuple(data_config(model)["input_size"])
+    # in the model's order, which a file does not keep
+    prior, mask = (
+        Mask({name: masks[t].bits[name].to(asked.device) for name in full.bits}) for t in (rounds - 1, rounds)
+    )
     scores = score(model, method, batches, mask=prior, round=rounds, seed=seed, input_size=size, **options)
     return mask, saliency(scores, prior, mask)
 

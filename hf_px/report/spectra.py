@@ -36,8 +36,9 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
         rows += [_row(one, some) for one in some]
         told.append(_images(some[0]))
         words += _nearest(some)
+    lacking = [f"No spectrum of {one.lacking}." for group in groups for one in group if one.lacking]
     if not rows:
-        return None
+        return Section("spectrum", "Spectrum", tuple(lacking)) if lacking else None
     first = [
         f"The Neural Tangent Kernel says how fast a network learns, direction by direction, one eigenvalue each; here "
         f"{'; '.join(dict.fromkeys(told))}. Statistics of BatchNorm are held constant.",
@@ -47,7 +48,7 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
         "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy.",
     ]
     table = Table(_HEAD, tuple(rows), ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g"))
-    return Section("spectrum", "Spectrum", (*first, *words), tuple(figures), table)
+    return Section("spectrum", "Spectrum", (*first, *words, *lacking), tuple(figures), table)
 
 
 def own_distance(one: Measured, found: Sequence[Measured]) -> float | None:

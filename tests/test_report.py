@@ -1,0 +1,358 @@
+"""hf-px report, as a person types it: numbers against independent counts, resumed work, wrong input."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tickets import RESULT, deeplab_ticket, own_ticket, pruned, timm_ticket, transformers_ticket
+
+import hf_px
+from hf_px.analysis.ntk import distance, spectrum
+from hf_px.cli import main
+from hf_px.data import load_pruning_set
+from hf_px.hub.backbones import load
+from hf_px.models import resnet20
+from hf_px.report import measure, networks
+from hf_px.store import load_mask
+
+QUICK = ["--skip", "latency", "--images", "4", "--draws", "1", "--per-class", "1", "--quiet"]
+
+
+def run(*argv: object) -> None:
+    assert main(["report", *map(str, argv)]) == 0
+
+
+def fails(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    try:
+        code = main(["report", *map(str, argv)])
+    except SystemExit as stop:  # argparse's own
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2 and err.startswith("hf-px: error: ") and len(err.splitlines()) == 1
+    return err
+
+
+def table(directory: Path, name: str) -> list[dict[str, str]]:
+    with open(directory / "tables" / f"{name}.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def facts(directory: Path) -> dict[str, dict[str, str]]:
+    """{network: {fact: text}}"""
+    rows = table(directory, "facts")
+    return {name: {row[""]: row[name] for row in rows} for name in rows[0] if name}
+
+
+@pytest.fixture(scope="module")
+def ticket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ResNet-20 that was made with digits."""
+    model, mask = own_ticket()
+    path = tmp_path_factory.mktemp("tickets") / "mine"
+    told = {"scorer": "random", "settings": {"data": "digits", "seed": 0}, "results": [RESULT]}
+    hf_px.Ticket(model, mask, **told).save_pretrained(path, layout="packed")
+    return path
+
+
+@pytest.fixture(scope="module")
+def side_by_side(ticket: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ticket, and a model by two methods; seed 3 draws other weights than the ticket has."""
+    where = tmp_path_factory.mktemp("report") / "here"
+    run(ticket, "resnet20", "--scorers", "snip", "synflow", "--rounds", 2, "--seeds", 3, *QUICK, "--output", where)
+    return where
+
+
+NAMES = ["mine", "resnet20, dense", "resnet20, snip", "resnet20, synflow"]
+
+
+def masks_of(ticket: Path) -> dict[str, Any]:
+    """The masks that the page should be about, found anew."""
+    model = load("resnet20", seed=3).model
+    batches = load_pruning_set("digits", model, 1, 100, 0)
+    found = {"mine": hf_px.Ticket.from_pretrained(ticket).mask}
+    for name in ("snip", "synflow"):
+        found[f"resnet20, {name}"] = hf_px.prune(
+            model, name, sparsity=0.982, batches=batches, rounds=2, seed=3, progress=False
+        )
+    return found
+
+
+def test_the_page_and_its_other_forms(side_by_side: Path) -> None:
+    names = {
+        p.relative_to(side_by_side).as_posix()
+        for p in side_by_side.rglob("*")
+        if p.is_file() and ".parts" not in p.parts
+    }
+    assert {"index.html", "report.md", "report.json", "figures/spectrum-own.svg", "tables/spectrum-own.csv"} <= names
+    told = json.loads((side_by_side / "report.json").read_text())
+    assert [section["name"] for section in told["sections"]] == ["spectrum", "layers", "cost", "scores", "overlap"]
+    assert list(facts(side_by_side)) == NAMES
+    page, text = ((side_by_side / name).read_text() for name in ("index.html", "report.md"))
+    for figure in side_by_side.glob("figures/*.svg"):
+        assert figure.read_text().strip() in page and f"figures/{figure.name}" in text
+    assert "hf-px report" in page or "pytest" in page  # the command
+
+
+def test_counts_are_those_of_the_masks(side_by_side: Path, ticket: Path) -> None:
+    masks = masks_of(ticket)
+    widths = table(side_by_side, "width-by-layer")
+    densities = table(side_by_side, "density-by-layer")
+    for name, mask in masks.items():
+        assert facts(side_by_side)[name]["weights kept"] == f"{mask.kept:,} of {mask.total:,}"
+        for wide, dense in zip(widths, densities):
+            bits = mask.bits[wide["layer"]]
+            assert int(wide[f"{name}: with a weight"]) == sum(bool(unit.any()) for unit in bits)
+            assert int(dense[f"{name}: kept"]) == int(bits.sum())
+    assert facts(side_by_side)["resnet20, dense"]["weights kept"] == "270,896 of 270,896"
+    assert facts(side_by_side)["mine"]["test result, as it says"] == "accuracy 0.9000 (dense 0.9300) on uoft-cs/cifar10"
+
+
+def test_overlaps_are_those_of_sets(side_by_side: Path, ticket: Path) -> None:
+    kept = {
+        name: {(n, i) for n, b in mask.bits.items() for i in b.flatten().nonzero().flatten().tolist()}
+        for name, mask in masks_of(ticket).items()
+    }
+    for row in table(side_by_side, "overlap-of-masks"):
+        for other, value in list(row.items())[1:]:
+            a, b = kept[row[""]], kept[other]
+            assert float(value) == pytest.approx(len(a & b) / len(a | b))
+
+
+def test_spectra_are_of_the_right_networks_on_the_same_images(side_by_side: Path, ticket: Path) -> None:
+    model = load("resnet20", seed=3).model
+    ((x, _),) = load_pruning_set("digits", model, 1, 100, 0)
+    x = x[torch.linspace(0, 9, 4).round().long()]
+    masks = masks_of(ticket)
+    mine = hf_px.from_pretrained(ticket)
+    own = {
+        "mine": spectrum(mine, [x], masks["mine"], progress=False),
+        "resnet20, dense": (dense := spectrum(model, [x], progress=False)),
+        "resnet20, snip": spectrum(model, [x], masks["resnet20, snip"], progress=False),
+    }
+    for name, expected in own.items():
+        found = [float(row[name]) for row in table(side_by_side, "spectrum-own")]
+        assert found == pytest.approx(expected.values, rel=1e-4)
+    snip = next(row for row in table(side_by_side, "spectrum") if row["network"] == "resnet20, snip")
+    assert float(snip["distance, own weights"]) == pytest.approx(distance(dense, own["resnet20, snip"]), abs=1e-4)
+    # the mean of draws does not see weights: a ticket's is measured against a dense network that nobody has
+    mean = spectrum(resnet20(), [x], masks["mine"], draws=1, progress=False)
+    whole = spectrum(resnet20(), [x], draws=1, progress=False)
+    told = next(row for row in table(side_by_side, "spectrum") if row["network"] == "mine")
+    assert float(told["distance, mean of draws"]) == pytest.approx(distance(whole, mean), abs=1e-4)
+
+
+def test_bytes_are_those_of_the_saved_ticket(side_by_side: Path, ticket: Path, tmp_path: Path) -> None:
+    row = next(row for row in table(side_by_side, "cost") if row["network"] == "mine")
+    loaded = hf_px.Ticket.from_pretrained(ticket)
+    hf_px.Ticket(loaded.to_model(), loaded.mask).save_pretrained(tmp_path)
+    assert int(row["bytes, packed"]) == (tmp_path / "ticket.safetensors").stat().st_size
+    assert int(row["bytes, dense"]) == (tmp_path / "model.safetensors").stat().st_size
+    assert int(row["multiply-adds, dense"]) > int(row["multiply-adds, live"]) > 0
+
+
+def test_scores_are_those_of_the_last_round(side_by_side: Path) -> None:
+    rows = table(side_by_side, "scores-2")  # snip: the ticket's are the first
+    kept, scored = sum(int(row["kept"]) for row in rows), sum(int(row["scored"]) for row in rows)
+    assert kept == 4876 and scored == round(270_896 * 0.018**0.5)
+    first = table(side_by_side, "scores-1")  # of a ticket nothing goes
+    assert all(row["scored"] == row["kept"] for row in first)
+
+
+class Stop:
+    """Calls through, until the user loses patience."""
+
+    def __init__(self, function: Any, after: int | None = None) -> None:
+        self.function, self.after, self.calls = function, after, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.calls == self.after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        return self.function(*args, **kwargs)
+
+
+def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, tmp_path: Path, monkeypatch) -> None:
+    words = [
+        ticket,
+        "resnet20",
+        "--scorers",
+        "snip",
+        "synflow",
+        "--rounds",
+        2,
+        "--seeds",
+        3,
+        *QUICK,
+        "--output",
+        tmp_path,
+    ]
+    monkeypatch.setattr(measure, "spectrum", first := Stop(spectrum, after=3))
+    assert main(["report", *map(str, words)]) == 130
+    assert first.calls == 3 and not (tmp_path / "index.html").exists()
+    monkeypatch.setattr(measure, "spectrum", second := Stop(spectrum))
+    monkeypatch.setattr(networks, "prune", pruning := Stop(hf_px.prune))
+    run(*words)
+    # two spectra of each of four networks and the dense one's mean, which the dense network shares: 8 in all, 3 known
+    assert second.calls == 8 - 3 and pruning.calls == 0
+    for kind in ("figures/*.svg", "tables/*.csv"):  # and the same numbers give the same pictures
+        there = {path.name: path.read_bytes() for path in side_by_side.glob(kind)}
+        assert there and {path.name: path.read_bytes() for path in tmp_path.glob(kind)} == there
+    assert not list((tmp_path / ".parts").glob("*.memo"))
+    run(*words)  # nothing is left to do
+    assert second.calls == 5
+
+
+def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(networks, "_EVERY", 0.0)
+    words = [
+        "resnet20",
+        "--scorers",
+        "px",
+        "--rounds",
+        4,
+        *QUICK,
+        "--skip",
+        "latency",
+        "spectrum",
+        "--output",
+        tmp_path,
+    ]
+    real = hf_px.prune
+
+    def impatient(*args: Any, on_round: Any, **kwargs: Any) -> Any:
+        def stop(t: int, mask: Any) -> None:
+            on_round(t, mask)
+            if t == 2:
+                raise KeyboardInterrupt
+
+        return real(*args, on_round=stop, **kwargs)
+
+    monkeypatch.setattr(networks, "prune", impatient)
+    assert main(["report", *map(str, words)]) == 130
+    rounds = []
+
+    def counted(*args: Any, on_round: Any, **kwargs: Any) -> Any:
+        return real(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
+
+    monkeypatch.setattr(networks, "prune", counted)
+    run(*words)
+    assert rounds == [3, 4]
+    (path,) = (tmp_path / ".parts").glob("mask-*.safetensors")
+    model = load("resnet20", seed=0).model
+    batches = load_pruning_set("digits", model, 1, 100, 0)
+    assert load_mask(path)[0] == real(model, "px", sparsity=0.982, batches=batches, rounds=4, progress=False)
+
+
+def test_seeds_and_draws_of_data_are_networks_of_their_own(tmp_path: Path) -> None:
+    words = ["--scorers", "snip", "magnitude", "--seeds", 0, 1, "--data-seeds", 0, 1, "--rounds", 1]
+    run("resnet20", *words, *QUICK, "--skip", "latency", "spectrum", "--output", tmp_path)
+    assert list(facts(tmp_path)) == [
+        "resnet20, dense", "snip, seed 0, data 0", "snip, seed 0, data 1", "magnitude, seed 0",
+        "resnet20, dense, seed 1", "snip, seed 1, data 0", "snip, seed 1, data 1", "magnitude, seed 1",
+    ]  # fmt: skip
+    rows = {row[""]: row for row in table(tmp_path, "overlap-of-masks")}
+    same_weights = float(rows["snip, seed 0, data 0"]["snip, seed 0, data 1"])
+    assert float(rows["snip, seed 0, data 0"]["snip, seed 1, data 0"]) < same_weights < 1
+
+
+def test_networks_of_two_kinds_have_pictures_of_their_own(ticket: Path, tmp_path: Path) -> None:
+    for name, made in {
+        "timm": timm_ticket(),
+        "transformers": transformers_ticket(),
+        "segments": deeplab_ticket(),
+    }.items():
+        hf_px.Ticket(*made).save_pretrained(tmp_path / name)
+    tickets = [tmp_path / name for name in ("timm", "transformers", "segments")]
+    run(ticket, *tickets, *QUICK, "--output", tmp_path / "report")
+    assert {p.stem for p in (tmp_path / "report" / "figures").glob("width*")} == {
+        f"width-by-layer-{i}" for i in (1, 2, 3, 4)
+    }
+    told = json.loads((tmp_path / "report" / "report.json").read_text())
+    words = " ".join(told["sections"][0]["words"])
+    assert "No spectrum of timm: says nothing of its data; name images with --data." in words
+    assert facts(tmp_path / "report")["segments"]["layers that carry nothing"].startswith("0 of")
+
+
+def test_a_ticket_whose_data_are_elsewhere_has_no_spectrum_and_says_why(tmp_path: Path, capsys) -> None:
+    hf_px.Ticket(*own_ticket(), settings={"data": "uoft-cs/cifar10"}).save_pretrained(tmp_path / "far")
+    run(tmp_path / "far", "--quiet", "--skip", "latency", "--output", tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "made with uoft-cs/cifar10, which is not on this disk; name images with --data" in text
+
+
+def test_a_collapsed_ticket_says_so(tmp_path: Path) -> None:
+    model = resnet20(generator=torch.Generator().manual_seed(0))
+    _, mask = pruned(model)
+    bits = dict(mask.bits)
+    bits["blocks.4.conv1.weight"] = torch.zeros_like(bits["blocks.4.conv1.weight"])
+    gone = hf_px.Mask(bits)
+    hf_px.Ticket(gone.apply_(model), gone).save_pretrained(tmp_path / "gone")
+    run(tmp_path / "gone", *QUICK, "--data", "random", "--output", tmp_path / "report")
+    assert facts(tmp_path / "report")["gone"]["layers that carry nothing"] == "2 of 22"  # conv2 of that block too
+    assert (
+        "nothing is left of blocks.4.conv1.weight, blocks.4.conv2.weight"
+        in (tmp_path / "report/index.html").read_text()
+    )
+
+
+def test_latency_is_measured_beside_the_same_network_without_zeros(ticket: Path, tmp_path: Path) -> None:
+    run(ticket, "--skip", "spectrum", "--quiet", "--output", tmp_path / "report")
+    (row,) = table(tmp_path / "report", "cost")
+    for low, middle, high in (
+        ("ms, quarter", "ms", "ms, three quarters"),
+        ("quarter", "ms without zeros", "three quarters"),
+    ):
+        assert 0 < float(row[low]) <= float(row[middle]) <= float(row[high])
+    assert (
+        "unstructured zeros do not" in (tmp_path / "report/index.html").read_text()
+        or "faster here" in (tmp_path / "report/index.html").read_text()
+    )
+
+
+def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(networks, "networks", None)  # who gets there, falls
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    wrong = {
+        (ticket, "--output", "file"): "file is a file",
+        (ticket, "--output", "full"): "holds thesis.tex",
+        ("resnet20", "--scorers", "pxx"): "unknown scorer 'pxx'; did you mean",
+        ("resnet20", "--scorers", "px", "--sparsity", "98.2"): "did you mean 0.982?",
+        ("resnet20", "--scorers", "snip", "--norm", "flow"): "--norm flow: no method of --scorers has that option",
+        ("resnet20", "--scorers", "px", "--norm", "no"): "--norm no: px knows",
+        ("resnet2000",): "resnet2000",
+        ("empty",): "empty",
+        (ticket, "--data", "no/such/folder"): "no such file or folder",
+        (ticket, "--memory", "0"): "--memory 0: at least",
+        (ticket, "--images", "0"): "0 is too small",
+        (ticket, "--skip", "width"): "invalid choice",
+        (ticket, "--device", "tpu9"): "--device tpu9",
+        (): "required",
+    }  # fmt: skip
+    for words, expected in wrong.items():
+        assert expected in fails(capsys, *words), words
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "full"]
+
+
+def test_a_damaged_ticket_is_named(ticket: Path, tmp_path: Path, capsys) -> None:
+    for path in ticket.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    data = bytearray((tmp_path / "ticket.safetensors").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "ticket.safetensors").write_bytes(data)
+    assert "ticket.safetensors" in fails(capsys, tmp_path, "--output", tmp_path / "report")
+    assert not (tmp_path / "report" / "index.html").exists()
+
+
+def test_help_teaches(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    text = capsys.readouterr().out
+    assert "examples:" in text and "cifar10" in text and "--scorers" in text
