@@ -27,6 +27,7 @@ from .parts import Parts, digest_of, weights_of
 SMALL = {"images": 100, "draws": 5, "top": None}
 LARGE = {"images": 16, "draws": 1, "top": 10}
 _PROBES = 16
+_MOST_ROWS = 2**21  # of a large network's kernel
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,8 @@ def _fitting(network: Network, how: How) -> tuple[Tensor, int, int | None]:
     small = 4 * rows * max(count, rows) <= 8 * how.memory  # as analysis/ntk.py has it
     usual = SMALL if small else LARGE
     images = usual["images"] if how.images is None else how.images
+    if how.images is None and not small:  # a segmenter answers for every pixel, and Lanczos holds 21 vectors of all
+        images = max(1, min(LARGE["images"] or 1, _MOST_ROWS // outputs))
     draws = usual["draws"] if how.draws is None else how.draws
     assert images is not None and draws is not None
     places = torch.linspace(0, len(x) - 1, min(images, len(x))).round().long()  # over all classes
