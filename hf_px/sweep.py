@@ -419,11 +419,15 @@ def as_figure(rows: Sequence[Mapping[str, Any]], title: str, kind: str, axis: Ax
         if axis.timed:
             _lines(panels[1], rows, axis, column(rows, "pruning_seconds", axis))
         _dense_line(panels, rows)
+        _collapsed_marks(panels[0], rows, axis)
         _value_axis(panels[0], sorted({line[axis.key] for line in rows}), axis)
         panels[0].set_ylabel(f"test {TITLES[metric_of(rows)]}, %")
         most = len({line["seed"] for line in rows})
         said = f"{title}{f', {most} seeds: mean ± deviation' if most > 1 else ''}"
-        panels[0].set_title(said, fontsize=10, loc="left")
+        if len(panels) > 1:
+            figure.suptitle(said, fontsize=10, x=0.01, ha="left")
+        else:
+            panels[0].set_title(said, fontsize=10, loc="left")
         for panel in panels:
             panel.grid(True, color="0.9", linewidth=0.8)
             panel.set_axisbelow(True)
@@ -459,12 +463,13 @@ def _lines(
         axes.plot(x, middle, line, color=colour, marker=marker, markersize=5, linewidth=1.5, label=method)
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         if len(x) == 1:  # a single point has no area to shade
-            axes.errorbar(x, middle, width, color=colour, capsize=3, linewidth=1)
-            if axis is ROUNDS and seconds is None and len(shown) > 1:  # to hold the others against
-                axes.axhline(middle[0], color=colour, linestyle=":", linewidth=0.9, alpha=0.7)
+            if width[0]:
+                axes.errorbar(x, middle, width, color=colour, capsize=3, linewidth=1)
+            if axis is ROUNDS and seconds is None and single_shot(method) and len(shown) > 1:
+                axes.axhline(middle[0], color=colour, linestyle=":", linewidth=0.9, alpha=0.7)  # to compare with
     axes.set_xscale("log")
     if seconds is not None:
-        axes.set_xlabel(f"seconds of pruning, measured once a run (at least {_LEAST_SECONDS})")
+        _seconds_axis(axes, [second for at in seconds.values() for taken in at.values() for second in taken])
 
 
 def _dense_line(panels: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -473,6 +478,26 @@ def _dense_line(panels: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> Non
         for axes in panels:
             axes.axhline(mean(dense), color="0.35", linestyle="--", linewidth=1.2, label="dense")
             axes.axhspan(low, high, color="0.35", alpha=0.1, linewidth=0)
+
+
+def _seconds_axis(axes: Any, seconds: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
+    lowest = f"; {_LEAST_SECONDS} may be less" if min(seconds, default=1.0) < _LEAST_SECONDS else ""
+    axes.set_xlabel(f"seconds of pruning, measured once a run{lowest}")
+
+
+def _collapsed_marks(axes: Any, rows: Sequence[Mapping[str, Any]], axis: Axis) -> None:
+    """A cross on the lower edge where a method left no path: it has no accuracy to draw."""
+    methods = list(dict.fromkeys(line["method"] for line in rows))
+    lost = dict.fromkeys((line["method"], line[axis.key]) for line in rows if line.get("outcome") == "collapsed")
+    for i, (method, value) in enumerate(lost):
+        axes.plot(
+            [axis.place(value)], [0], "x", color=_COLOURS[methods.index(method) % len(_COLOURS)], markersize=7,
+            markeredgewidth=1.8, label="" if i else "collapsed", clip_on=False, transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
 
 
 def _value_axis(axes: Any, shown: Sequence[float], axis: Axis) -> None:

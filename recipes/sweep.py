@@ -122,7 +122,10 @@ def tell(sweep: Sweep, cells: Sequence[Cell], failed: Mapping[Cell, int]) -> Non
         print(*(f"    {line}" for line in sweep.last_lines(cell)), sep="\n", file=sys.stderr)
     if failed:
         print(f"\n{len(failed)} of {len(cells)} cells failed; the same command tries them again", file=sys.stderr)
-    if len(failed) < len(cells):
+    for cell in cells:
+        if sweep.collapsed(cell):
+            print(f"{cell.name} collapsed: its mask left no path from input to output; the table says so")
+    if any(sweep.finished(cell) for cell in cells):
         print(f"wrote {sweep.directory}: results.csv, table.md and the figure")
 
 

@@ -360,6 +360,15 @@ def test_figure(axis: Any, label: str) -> None:
     assert ("seconds of pruning" in svg.decode()) is (axis is ROUNDS)
 
 
+def test_a_collapse_is_drawn_as_a_cross() -> None:
+    rows = made_up()
+    assert ">collapsed<" not in as_figure(rows, "net on data", "svg", ROUNDS).decode()
+    rows = [row | ({"ticket_accuracy": "", "pruning_seconds": "", "outcome": "collapsed"} if row["rounds"] > 1 else {})
+            for row in rows]  # fmt: skip
+    assert ">collapsed<" in as_figure(rows, "net on data", "svg", ROUNDS).decode()
+    assert _rows(as_table(rows, "net on data", ROUNDS))["px"][2:] == ["collapsed", ""]
+
+
 def test_jaccard_by_hand() -> None:
     a = Mask({"w": torch.tensor([True, True, False, False])})
     b = Mask({"w": torch.tensor([True, False, True, False])})
