@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -73,25 +73,29 @@ def main() -> int:
     # seeds outermost: the first seed's whole figure is there soon, and all cells of a seed share one dense twin
     cells = [Cell(m, s, seed) for seed in asked.seeds for s in asked.sparsities for m in asked.methods]
     cells = list(dict.fromkeys(cells))
-    sweep = Sweep(asked.output_dir.expanduser())
-    sweep.check(cells, lambda cell: settings(asked, cell))
+    return work(asked, Sweep(asked.output_dir.expanduser()), cells, lambda cell: flags(asked, cell))
+
+
+def work(asked: argparse.Namespace, sweep: Sweep, cells: Sequence[Cell], words: Callable[[Cell], Sequence[str]]) -> int:
+    """Run, or with --dry_run list, the cells with these flags each; the exit code. recipes/ablate.py does so too."""
+    sweep.check(cells, lambda cell: settings(asked, cell, words(cell)))
     if asked.dry_run:
         print(*(f"{cell.name:32} {sweep.state(cell)}" for cell in cells), sep="\n")
         return 0
     sweep.write(asked.methods)
-    todo = [cell for cell in cells if not sweep.finished(cell)]
+    todo = [cell for cell in cells if not sweep.done(cell)]
     failed: dict[Cell, int] = {}
     with tqdm(total=len(cells), initial=len(cells) - len(todo), unit="cell") as bar:
         while todo:
             cell = todo.pop(0)
             bar.set_description(cell.name)
-            child = sweep.start(cell, command(asked, sweep, cell))
+            child = sweep.start(cell, command(asked, sweep, cell, words(cell)))
             code = wait(child, bar) if child else 0
-            if child is None and not sweep.finished(cell):
+            if child is None and not sweep.done(cell):
                 todo.append(cell)  # another sweep runs it, or one that was killed has left it running: others first
                 time.sleep(0.5)
                 continue
-            if not sweep.finished(cell):
+            if not sweep.done(cell):
                 failed[cell] = code
             sweep.write(asked.methods)
             bar.update()
@@ -118,11 +122,14 @@ def tell(sweep: Sweep, cells: Sequence[Cell], failed: Mapping[Cell, int]) -> Non
         print(*(f"    {line}" for line in sweep.last_lines(cell)), sep="\n", file=sys.stderr)
     if failed:
         print(f"\n{len(failed)} of {len(cells)} cells failed; the same command tries them again", file=sys.stderr)
-    if len(failed) < len(cells):
+    for cell in cells:
+        if sweep.collapsed(cell):
+            print(f"{cell.name} collapsed: its mask left no path from input to output; the table says so")
+    if any(sweep.finished(cell) for cell in cells):
         print(f"wrote {sweep.directory}: results.csv, table.md and the figure")
 
 
-def command(asked: argparse.Namespace, sweep: Sweep, cell: Cell) -> list[str]:
+def command(asked: argparse.Namespace, sweep: Sweep, cell: Cell, words: Sequence[str]) -> list[str]:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]  # an error's last line is the recipe's
     if asked.processes:
         launch += ["--num_processes", str(asked.processes)]
@@ -130,7 +137,7 @@ def command(asked: argparse.Namespace, sweep: Sweep, cell: Cell) -> list[str]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             launch += ["--multi_gpu", "--main_process_port", str(probe.getsockname()[1])]
-    return [*launch, str(RECIPES / f"{cell.kind}.py"), *flags(asked, cell), "--output_dir", str(sweep.path(cell))]
+    return [*launch, str(RECIPES / f"{cell.kind}.py"), *words, "--output_dir", str(sweep.path(cell))]
 
 
 def flags(asked: argparse.Namespace, cell: Cell) -> list[str]:
@@ -141,7 +148,7 @@ def flags(asked: argparse.Namespace, cell: Cell) -> list[str]:
         name = flag(group)
         if name in known[cell.kind] or not any(name in names for names in known.values()):  # the parser refuses these
             words += group
-    return [*words, "--scorer", cell.method, "--sparsity", repr(cell.sparsity), "--seed", str(cell.seed)]
+    return [*words, *cell.flags]
 
 
 def groups(words: Sequence[str]) -> list[list[str]]:
@@ -172,21 +179,26 @@ def check(asked: argparse.Namespace) -> None:
             raise ValueError(f"--methods {method}: unknown; {nearest(method, known, 0.4)}There are: {', '.join(known)}")
     for sparsity in asked.sparsities:
         checked_sparsity(sparsity, scope("global"))
+    check_rest(asked, TAKEN)
+
+
+def check_rest(asked: argparse.Namespace, taken: Mapping[str, str]) -> None:
+    """Seeds, processes, and the flags after the --; the same for every table."""
     if not asked.seeds:
         raise ValueError("--seeds: there is none; give at least one, such as --seeds 0 1 2")
     at_least(0, seeds=min(asked.seeds))
     at_least(1, processes=asked.processes)
     for group in groups(asked.rest):
-        if flag(group) in TAKEN:
-            raise ValueError(f"--{flag(group)} after --: the sweep sets it for each cell; use {TAKEN[flag(group)]}")
+        if flag(group) in taken:
+            raise ValueError(f"--{flag(group)} after --: set for each cell already; use {taken[flag(group)]}")
     if not asked.dry_run:
         check_figures()
 
 
-def settings(asked: argparse.Namespace, cell: Cell) -> dict[str, Any]:
+def settings(asked: argparse.Namespace, cell: Cell, words: Sequence[str]) -> dict[str, Any]:
     """The settings that a cell will have, as its recipe reads them; what only shows when it runs is None."""
     recipe = module(cell.kind)
-    found = parse(kinds(recipe), "", flags(asked, cell))
+    found = parse(kinds(recipe), "", words)
     backbone, examples, pruning, training, _ = found
     check_name(backbone.model, pretrained=backbone.pretrained, architecture=backbone.architecture)
     check_source(examples.data)

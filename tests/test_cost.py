@@ -76,6 +76,8 @@ def test_dead_weights_cost_nothing() -> None:
     live, why = live_bits(model, mask, input_size=(2, 8, 8))
     assert live is not None and why == ""
     assert cost(model, mask, input_size=(2, 8, 8), live=live) == found
+    assert cost(model, mask, batches=[torch.randn(3, 2, 8, 8)]) == found
+    assert cost(model.to(torch.bfloat16), mask, input_size=(2, 8, 8)) == found
 
 
 def test_an_excluded_layer_counts_in_full() -> None:
@@ -158,6 +160,27 @@ def test_multihead_attention_whose_weight_a_function_uses(fast: bool) -> None:
         "linear1.weight": 5 * 8 * 16, "linear2.weight": 5 * 8 * 16,
     }  # fmt: skip
     assert found.others == {PRODUCTS: each["pairs"]}
+
+
+class Cross(nn.Module):
+    """Keys and values of other widths: three projections in place of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys, self.values = nn.Linear(8, 6), nn.Linear(8, 4)
+        self.attend = nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, self.keys(x), self.values(x))[0]
+
+
+def test_attention_with_three_projections() -> None:
+    found = cost(Cross(), batches=[torch.randn(2, 5, 8)])
+    assert dense(found) == {
+        "keys.weight": 5 * 48, "values.weight": 5 * 32, "attend.q_proj_weight": 5 * 64, "attend.k_proj_weight": 5 * 48,
+        "attend.v_proj_weight": 5 * 32, "attend.out_proj.weight": 5 * 64,
+    }  # fmt: skip
+    assert found.others == {PRODUCTS: attention(5, 8)["pairs"]}
 
 
 def test_a_layer_that_makes_its_weight_anew_is_charged() -> None:
