@@ -19,7 +19,7 @@ from hf_px.figures import Table, boxes, heatmap, layers, lines
 from hf_px.figures.axis import Axis, around
 from hf_px.figures.frame import DARK, LIGHT, THEME, key
 from hf_px.figures.heat_map import _LEVELS, _RAMPS, ramp
-from hf_px.figures.text import SIZE, back, front, width, wrap
+from hf_px.figures.text import SIZE, back, front, middle, width, wrap
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("x")</script>]]>&\'"\x1b[2J\x00\u202e\ud800 --> <![CDATA['
@@ -424,9 +424,10 @@ def test_colour_blind_readers_tell_the_colours_apart(blind: str, colours: tuple[
 def test_text_is_cut_to_its_width(words: str, most: float) -> None:
     assert width(front(words, most)) <= max(most, width("…"))
     assert width(back(words, most)) <= max(most, width("…"))
+    assert width(middle(words, most)) <= max(most, width("…"))
     assert all(width(line) <= most for line in wrap(words, most)) and len(wrap(words, most)) <= 3
     if width(words) <= most:
-        assert front(words, most) == back(words, most) == words
+        assert front(words, most) == middle(words, most) == back(words, most) == words
 
 
 @settings(deadline=None)
@@ -440,6 +441,13 @@ def test_ticks_are_few_in_order_and_inside_and_say_what_they_are(values: list[fl
     assert all(axis.low - room <= v <= axis.high + room for v, _ in ticks)
     assert all(number(label) == pytest.approx(v, rel=1e-9, abs=1e-300) for v, label in ticks)
     assert len({label for _, label in ticks}) == len(ticks)
+
+
+def test_of_two_runs_with_long_names_both_ends_stay() -> None:
+    name = "a-user-with-a-long-name/resnet20-cifar10-at-98.20-percent-px-pruned-before-training-seed-3"
+    svg = lines({name: [(1, 1)], "b": [(1, 2)]}, title="t", x="x", y="y")
+    (shown,) = [e.text for e in root(svg).iter(f"{SVG}text") if "…" in (e.text or "")]
+    assert shown.startswith("a-user") and shown.endswith("seed-3") and f"<title>{name}</title>" in svg
 
 
 def test_ticks_are_round_numbers() -> None:

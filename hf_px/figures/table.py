@@ -17,7 +17,10 @@ _LONGEST = 300  # what a stranger's ticket says may have any length
 
 @dataclass(frozen=True)
 class Table:
-    """head + rows; formats are format() specs by column, for the text only: CSV and JSON keep every digit."""
+    """head + rows; formats are format() specs by column, for the text only: CSV and JSON keep every digit.
+
+    Without one, a float is shown with six digits.
+    """
 
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -83,7 +86,7 @@ def _shown(value: Cell, spec: str, column: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value)).replace("inf", "∞")
     try:
-        return format(value, spec)
+        return format(value, spec or (".6g" if isinstance(value, float) else ""))
     except ValueError as error:
         raise ValueError(f"column {column!r}: {value!r} cannot be shown by {spec!r} ({error})") from None
 
