@@ -354,6 +354,17 @@ def test_long_names_of_many_layers_are_cut_in_front_and_whole_in_a_title() -> No
         assert label.find(f"{SVG}title").text == name
 
 
+@pytest.mark.parametrize("said", ["1", "12,345 of 270,896", "W" * 50])
+@pytest.mark.parametrize("n", [1, 10, 20, 24, 25, 30, 60, 200])
+def test_names_and_numbers_leave_room_for_the_bars(n: int, said: str) -> None:
+    one = root(layers(["n" * n], {"px": [1.0]}, title="t", x="x", whole=1.0, texts={"px": [said]}))
+    assert float(having(one, "whole")[0].get("width")) >= 100
+    two = root(boxes(["n" * n], {"px": [FIVE]}, title="t", x="x"))
+    least, most = (FIVE[0], FIVE[-1])
+    place = ruler(two, "tick", True)
+    assert place(most) - place(least) >= 100
+
+
 # colours
 
 
