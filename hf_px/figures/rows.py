@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from .frame import EDGE, INNER, WIDTH
 from .text import SIZE, clean, front, text, width
 
-_WIDEST = 150.0  # of a column of names, in units
-_LEAST = 100.0  # for what is drawn
+_WIDEST = 175.0  # of a column of names, in units: blocks.11.attn.qkv.weight has its place in it
+_LEAST = 90.0  # for what is drawn
 
 
 @dataclass(frozen=True)
