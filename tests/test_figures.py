@@ -12,7 +12,7 @@ from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_px.figures import Table, boxes, heatmap, layers, lines
@@ -474,6 +474,7 @@ def test_ticks_are_round_numbers() -> None:
 cells = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 
 
+@example([("a\rb", "a\nb"), ('"', ","), (None, "\r")])
 @given(st.lists(st.tuples(cells, cells), max_size=5))
 def test_csv_and_records_hold_the_very_numbers(rows: list[tuple]) -> None:
     table = Table(("a", "b"), tuple(rows))

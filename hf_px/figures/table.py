@@ -50,11 +50,7 @@ class Table:
 
     def csv(self) -> str:
         """The raw values, in full precision; nothing is an empty cell."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.head)
-        writer.writerows(self.rows)  # csv writes floats by repr, and None as nothing
-        return text.getvalue()
+        return "".join(map(_csv, (self.head, *self.rows)))
 
     def records(self) -> list[dict[str, Cell]]:
         """A dict a row; what JSON has no word for, nan and inf, is None there."""
@@ -72,6 +68,13 @@ def cell(text: str) -> str:
     text = plain(text, _LONGEST)
     escaped = "".join(f"&#{ord(letter)};" if letter in "|<>&`*[]\\!_~@" else letter for letter in text)
     return escaped.replace("://", "&#58;//").replace("www.", "www&#46;").replace("WWW.", "WWW&#46;")
+
+
+def _csv(row: Sequence[Cell]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(row)  # writes floats by repr, and None as nothing
+    # not lineterminator="\n": before Python 3.13 a name with \r in it would have no quotes then, and end its row
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _shown(value: Cell, spec: str, column: str) -> str:
