@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .axis import Axis
-from .text import SIZE, SMALL, back, clean, escape, number, text, width, wrap
+from .text import SIZE, SMALL, clean, escape, middle, number, text, width, wrap
 
 WIDTH = 344.0  # units: at 360 pixels, with a margin of 8, a unit is a pixel
 EDGE = 10.0
@@ -149,7 +149,7 @@ def legend(items: Sequence[Item], top: float) -> tuple[list[str], float]:
     found: list[str] = []
     x, y = EDGE, top + 11
     for drawn, wide, name, ending in items:
-        shown = back(clean(name), INNER - wide - 5 - width(ending)) + ending
+        shown = middle(clean(name), INNER - wide - 5 - width(ending)) + ending
         takes = wide + 5 + width(shown)
         if x > EDGE and x + takes > WIDTH - EDGE:
             x, y = EDGE, y + LINE + 1

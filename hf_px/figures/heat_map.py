@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from .frame import EDGE, INNER, LINE, heading, picture
-from .text import SIZE, SMALL, clean, escape, front, number, text, width
+from .text import SIZE, SMALL, clean, escape, middle, number, text, width
 
 _MOST = 12  # names: with more, a number does not fit its cell
 _LEVELS = 20
@@ -34,7 +34,7 @@ def heatmap(names: Sequence[str], values: Sequence[Sequence[float | None]], *, t
 
     for i, name in enumerate(names):
         words = f"{i + 1}  {clean(name)}"
-        shown = front(clean(name), INNER - edge)
+        shown = middle(clean(name), INNER - edge)
         body.append(text(str(i + 1), EDGE + edge - 6, top + 12, style="dim", anchor="end"))
         body.append(text(shown, left, top + 12, style="name", title=words if shown != clean(name) else ""))
         top += LINE

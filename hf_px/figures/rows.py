@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from .frame import EDGE, INNER, WIDTH
 from .text import SIZE, clean, front, text, width
 
-_WIDEST = 150.0  # of a column of names, in units
+_WIDEST = 175.0  # of a column of names, in units: blocks.11.attn.qkv.weight has its place in it
+_LEAST = 90.0  # for what is drawn
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Rows:
 def rows(names: Sequence[str], top: float, band: float, *, beside: float = 0.0, gap: float = 4.0) -> Rows:
     """Names in a column where all are short; `beside` is kept free at the right, for numbers."""
     widest = max((width(clean(name)) for name in names), default=0.0)
-    above = widest > _WIDEST
+    above = widest > min(_WIDEST, INNER - 6 - beside - _LEAST)
     left = EDGE if above else EDGE + widest + 6
     gap += 5.0 if above else 0.0  # a name is nearer to its own row than to the one before
     return Rows(tuple(names), above, left, WIDTH - EDGE - beside, top, band, gap)

@@ -17,7 +17,10 @@ _LONGEST = 300  # what a stranger's ticket says may have any length
 
 @dataclass(frozen=True)
 class Table:
-    """head + rows; formats are format() specs by column, for the text only: CSV and JSON keep every digit."""
+    """head + rows; formats are format() specs by column, for the text only: CSV and JSON keep every digit.
+
+    Without one, a float is shown with six digits.
+    """
 
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -47,11 +50,7 @@ class Table:
 
     def csv(self) -> str:
         """The raw values, in full precision; nothing is an empty cell."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.head)
-        writer.writerows(self.rows)  # csv writes floats by repr, and None as nothing
-        return text.getvalue()
+        return "".join(map(_csv, (self.head, *self.rows)))
 
     def records(self) -> list[dict[str, Cell]]:
         """A dict a row; what JSON has no word for, nan and inf, is None there."""
@@ -71,6 +70,13 @@ def cell(text: str) -> str:
     return escaped.replace("://", "&#58;//").replace("www.", "www&#46;").replace("WWW.", "WWW&#46;")
 
 
+def _csv(row: Sequence[Cell]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerow(row)  # writes floats by repr, and None as nothing
+    # not lineterminator="\n": before Python 3.13 a name with \r in it would have no quotes then, and end its row
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
 def _shown(value: Cell, spec: str, column: str) -> str:
     if value is None:
         return NOTHING
@@ -83,7 +89,7 @@ def _shown(value: Cell, spec: str, column: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value)).replace("inf", "∞")
     try:
-        return format(value, spec)
+        return format(value, spec or (".6g" if isinstance(value, float) else ""))
     except ValueError as error:
         raise ValueError(f"column {column!r}: {value!r} cannot be shown by {spec!r} ({error})") from None
 

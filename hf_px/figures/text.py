@@ -56,6 +56,19 @@ def front(text: str, most: float, size: float = SIZE) -> str:
     return f"…{kept}"
 
 
+def middle(text: str, most: float, size: float = SIZE) -> str:
+    """Cut in the middle: of repositories, the end tells one run from another."""
+    if width(text, size) <= most:
+        return text
+    start, end = text[: len(text) // 2], text[len(text) // 2 :]
+    while (start or end) and width(f"{start}…{end}", size) > most:
+        if width(start, size) > width(end, size):
+            start = start[:-1]
+        else:
+            end = end[1:]
+    return f"{start}…{end}"
+
+
 def back(text: str, most: float, size: float = SIZE, bold: bool = False) -> str:
     """Cut at the end."""
     if width(text, size, bold) <= most:

@@ -36,6 +36,7 @@ a{color:var(--link)}
 a:focus-visible,summary:focus-visible,[tabindex]:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 .skip{position:absolute;left:8px;top:-6rem;background:var(--ground);color:var(--link);padding:.6rem 1rem;z-index:3}
 .skip:focus{top:8px}
+main:focus{outline:none}
 nav ul{display:flex;flex-wrap:wrap;gap:.1rem .35rem;list-style:none;margin:.4rem 0 0;padding:0}
 nav a{display:block;padding:.45rem .7rem;border:1px solid var(--rule);border-radius:6px;background:var(--ground);
 text-decoration:none;margin:.15rem 0}
@@ -62,7 +63,7 @@ tbody th{font-weight:400;background:var(--ground)}
 .named tr>:first-child{position:sticky;left:0;z-index:1;border-right:1px solid var(--rule)}
 .named thead th:first-child{z-index:2}
 th.long,td.long{white-space:normal;min-width:10rem;max-width:24rem}
-.named tr>.long:first-child{max-width:max(10rem,25vw)}
+.named tr>.long:first-child{min-width:min(15rem,45vw)}
 .n{text-align:right}
 .facts tbody th{font-weight:600}
 pre{margin:0;padding:.7rem .8rem;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
@@ -74,8 +75,8 @@ footer{padding:2rem 8px 2.5rem;color:var(--dim);font-size:.9rem}
 @media(min-width:1100px){section{display:grid;grid-template-columns:19rem minmax(0,1fr);column-gap:2rem}
 .told{position:sticky;top:1.2rem;align-self:start}}
 @media print{body{background:#fff}.skip,nav{display:none}.scroll{max-height:none;overflow:visible}
-figure,tr,pre{break-inside:avoid}th,td{white-space:normal}
-details::details-content{content-visibility:visible;block-size:auto}}
+section,.figures{display:block}.column{display:block}figure{margin:0 0 14px;max-width:15cm}
+figure,tr,pre{break-inside:avoid}h2{break-after:avoid}table{font-size:8pt}.named tr>:first-child{position:static}}
 """
 
 
