@@ -20,14 +20,14 @@ from launching import REPO, Server, environment, exists, results, serving, small
 
 from hf_px import Mask
 from hf_px.store import save_mask
-from hf_px.sweep import PER_CLASS, ROUNDS, Cell, Sweep, as_figure, as_table, jaccard, single_shot
+from hf_px.sweep import PER_CLASS, ROUNDS, Cell, Sweep, as_figure, as_table, single_shot
 
 RECIPE = REPO / "recipes" / "ablate.py"
 # the recipe, but with cells that are forked from it and need not import torch again; test_data starts them as users do
 FORKING = """
 import os, sys
 import ablate, prune_finetune
-import hf_px.sweep
+import hf_px.sweep.directory
 from hf_px.options import run
 
 class Forked:
@@ -55,7 +55,7 @@ class Forked:
 class subprocess:
     Popen, DEVNULL, STDOUT = Forked, None, None
 
-hf_px.sweep.subprocess = subprocess
+hf_px.sweep.directory.subprocess = subprocess
 
 def main():
     if code := ablate.main():
@@ -367,12 +367,6 @@ def test_a_collapse_is_drawn_as_a_cross() -> None:
             for row in rows]  # fmt: skip
     assert ">collapsed<" in as_figure(rows, "net on data", "svg", ROUNDS).decode()
     assert _rows(as_table(rows, "net on data", ROUNDS))["px"][2:] == ["collapsed", ""]
-
-
-def test_jaccard_by_hand() -> None:
-    a = Mask({"w": torch.tensor([True, True, False, False])})
-    b = Mask({"w": torch.tensor([True, False, True, False])})
-    assert jaccard(a, b) == 1 / 3 and jaccard(a, a) == 1.0
 
 
 def test_only_a_timed_cell_prunes_from_the_start(tmp_path: Path) -> None:

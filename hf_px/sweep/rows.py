@@ -1,0 +1,81 @@
+"""A row of results.csv for each cell, and columns of those by method, value and seed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import stdev
+from typing import Any
+
+from .cells import SPARSITY, Axis, Cell
+
+# the metric that a table and a figure show, by which the figure is named: the first that the cells have
+TITLES = {"accuracy": "accuracy", "mean_iou": "mean IoU"}
+COLUMNS = (
+    "model", "data", "method", "sparsity", "true_sparsity", "seed", "dense_accuracy", "pruned_accuracy",
+    "ticket_accuracy", "dense_top_5_accuracy", "pruned_top_5_accuracy", "ticket_top_5_accuracy", "dense_mean_iou",
+    "pruned_mean_iou", "ticket_mean_iou", "kept", "total",
+    "mask_digest", "bytes", "seconds", "rounds", "per_class", "pruning_seconds", "overlap", "outcome",
+)  # fmt: skip
+
+
+def row(cell: Cell, told: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the CSV. `seconds` leave the dense twin out, which one cell trains and the others find in the cache."""
+    settings, found = told["settings"], told["results"]
+    mask, sizes = told.get("mask", {}), told.get("bytes", {})
+    metrics = {
+        f"{stage}_{metric}": found.get(stage, {}).get(metric, "")
+        for metric in ("accuracy", "top_5_accuracy", "mean_iou")
+        for stage in ("dense", "pruned", "ticket")
+    }
+    values = {
+        "model": settings["model"], "data": settings["data"], "method": cell.method,
+        "sparsity": settings["sparsity"], "true_sparsity": mask.get("sparsity", ""), "seed": cell.seed, **metrics,
+        "kept": mask.get("kept", ""), "total": mask.get("total", ""), "mask_digest": mask.get("digest", ""),
+        "bytes": sizes.get("ticket.safetensors", sizes.get("model.safetensors", "")),
+        "seconds": round(sum(value for name, value in told["seconds"].items() if name != "dense"), 2),
+        "rounds": settings.get("rounds", ""), "per_class": settings.get("per_class", ""),
+        "pruning_seconds": told["seconds"].get("pruning", ""), "overlap": "",
+        "outcome": "finished" if told["finished"] else "collapsed",
+    }  # fmt: skip
+    return {name: values[name] for name in COLUMNS}
+
+
+def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def metric_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """By which the methods are compared: what the cells' tickets have."""
+    return next(metric for metric in TITLES if any(line.get(f"ticket_{metric}", "") != "" for line in rows))
+
+
+def by_seed(rows: Sequence[Mapping[str, Any]], axis: Axis = SPARSITY) -> dict[str, dict[float, list[float]]]:
+    """{method: {value: the metric in %, one a seed}}; of a method that has collapsed, none."""
+    found = column(rows, f"ticket_{metric_of(rows)}", axis)
+    return {method: {v: [100 * each for each in values] for v, values in at.items()} for method, at in found.items()}
+
+
+def column(rows: Sequence[Mapping[str, Any]], key: str, axis: Axis) -> dict[str, dict[float, list[float]]]:
+    """{method: {value: what stands in that column of the CSV, one a seed}}"""
+    found: dict[str, dict[float, list[float]]] = {line["method"]: {} for line in rows}
+    for line in rows:
+        if line.get(key, "") != "":
+            found[line["method"]].setdefault(line[axis.key], []).append(line[key])
+    return found
+
+
+def dense_by_seed(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of the dense twin, in %: one a seed, whichever cells have it."""
+    key = f"dense_{metric_of(rows)}"
+    return list({line["seed"]: 100 * line[key] for line in rows if line[key] != ""}.values())
+
+
+def spread(values: Sequence[float]) -> float:
+    """The deviation of a sample, √(Σ (a - mean)² / (n - 1)); 0 where one value tells nothing of it."""
+    return stdev(values) if len(values) > 1 else 0.0
