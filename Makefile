@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
-slow: $(VENV)/.installed
+slow: $(VENV)/.installed-slow
 	$(BIN)/python -m pytest -q -m slow
 
 lint: $(VENV)/.installed-dev
@@ -30,6 +30,11 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing into $(VENV): minutes the first time, torch is large"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+# playwright drives a Chromium that is on the machine; without one, the tests that need it are skipped
+$(VENV)/.installed-slow: $(VENV)/.installed
+	$(PIP) --editable '.[test,browser]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

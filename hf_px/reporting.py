@@ -96,9 +96,10 @@ def report_command(args: argparse.Namespace) -> None:
     from .data import check_source
     from .hub.ticket import command_line
     from .registry import norm_option, scorers
+    from .report.cut import networks
     from .report.files import check, write
     from .report.measure import How, measure
-    from .report.networks import Asked, check_names, networks
+    from .report.networks import Asked, check_names
     from .report.parts import NAME, Parts
     from .report.sections import report
     from .rounds import checked_sparsity, list_scorers

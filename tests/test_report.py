@@ -17,7 +17,7 @@ from hf_px.cli import main
 from hf_px.data import load_pruning_set
 from hf_px.hub.backbones import load
 from hf_px.models import resnet20
-from hf_px.report import measure, networks
+from hf_px.report import cut, measure
 from hf_px.store import load_mask
 
 QUICK = ["--skip", "latency", "--images", "4", "--draws", "1", "--per-class", "1", "--quiet"]
@@ -194,7 +194,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
     assert main(["report", *map(str, words)]) == 130
     assert first.calls == 3 and not (tmp_path / "index.html").exists()
     monkeypatch.setattr(measure, "spectrum", second := Stop(spectrum))
-    monkeypatch.setattr(networks, "prune", pruning := Stop(hf_px.prune))
+    monkeypatch.setattr(cut, "prune", pruning := Stop(hf_px.prune))
     run(*words)
     # two spectra of each of four networks and the dense one's mean, which the dense network shares: 8 in all, 3 known
     assert second.calls == 8 - 3 and pruning.calls == 0
@@ -207,7 +207,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
 
 
 def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(networks, "_EVERY", 0.0)
+    monkeypatch.setattr(cut, "_EVERY", 0.0)
     words = [
         "resnet20",
         "--scorers",
@@ -231,14 +231,14 @@ def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
 
         return real(*args, on_round=stop, **kwargs)
 
-    monkeypatch.setattr(networks, "prune", impatient)
+    monkeypatch.setattr(cut, "prune", impatient)
     assert main(["report", *map(str, words)]) == 130
     rounds = []
 
     def counted(*args: Any, on_round: Any, **kwargs: Any) -> Any:
         return real(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
 
-    monkeypatch.setattr(networks, "prune", counted)
+    monkeypatch.setattr(cut, "prune", counted)
     run(*words)
     assert rounds == [3, 4]
     (path,) = (tmp_path / ".parts").glob("mask-*.safetensors")
@@ -314,7 +314,7 @@ def test_latency_is_measured_beside_the_same_network_without_zeros(ticket: Path,
 
 
 def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(networks, "networks", None)  # who gets there, falls
+    monkeypatch.setattr(cut, "networks", None)  # who gets there, falls
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
@@ -334,6 +334,7 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
         (ticket, "--images", "0"): "0 is too small",
         (ticket, "--skip", "width"): "invalid choice",
         (ticket, "--device", "tpu9"): "--device tpu9",
+        (ticket, ticket): "named twice",
         (): "required",
     }  # fmt: skip
     for words, expected in wrong.items():

@@ -16,10 +16,13 @@ from tqdm.auto import tqdm
 from ..analysis import Cost, Latency, Summary, Width, cost, latency, live_bits, machine, summary, width
 from ..analysis.ntk import MEMORY, Spectrum, spectrum
 from ..analysis.tangent import Norm
+from ..batches import Batch
 from ..data import data_config
+from ..forward import call, undisturbed
 from ..hub.format import DENSE, PACKED
 from ..hub.ticket import Ticket
 from ..mask import Mask
+from ..redraw import built_anew
 from .networks import Network
 from .parts import Parts, digest_of, weights_of
 
@@ -101,10 +104,7 @@ def _measure(network: Network, parts: Parts, how: How) -> Measured:
         told: dict[str, Any] = {**key, "images": digest_of({"x": x}), "top": top, "norm": how.norm, "seed": how.seed}
         own = _spectrum(parts, how, model, x, network.mask, {**told, "draws": 0})
         if draws:
-            shapes = {name: tuple(w.shape) for name, w in model.named_parameters()}
-            told |= {"draws": draws, "weights": [type(model).__name__, shapes]}  # its own weights do not enter
-            if any(not _redrawn(name, model, mask) for name in shapes):
-                told["weights"] = key["weights"]  # but those of tokens and the like do
+            told |= {"draws": draws, "weights": _beyond_draws(model, mask, how)}
             mean = _spectrum(parts, how, model, x, network.mask, told)
             mean_dense = _spectrum(parts, how, model, x, None, {**told, "mask": "dense"}) if pruned else mean
     return Measured(
@@ -124,10 +124,16 @@ def _measure(network: Network, parts: Parts, how: How) -> Measured:
     )
 
 
-def _redrawn(name: str, model: nn.Module, mask: Mask) -> bool:
-    from ..redraw import built_anew
+def _beyond_draws(model: nn.Module, mask: Mask, how: How) -> str:
+    """A digest of what re-drawn weights leave as it is: shapes, tokens, excluded tensors, stored statistics if used.
 
-    return name in mask.bits or name in built_anew(model, mask.bits)
+    Networks that are alike in these share the dense spectrum.
+    """
+    redrawn = {*mask.bits, *built_anew(model, mask.bits)}
+    own: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if name not in redrawn}
+    own |= dict(model.named_buffers()) if how.norm == "running" else {}
+    shapes = str([(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()])
+    return f"{type(model).__name__} {digest_of(own)} {shapes}"
 
 
 def _spectrum(
@@ -169,9 +175,6 @@ def _fitting(network: Network, how: How) -> tuple[Tensor, int, int | None]:
 
 @torch.no_grad()
 def _outputs(model: nn.Module, x: Tensor) -> int:
-    from ..batches import Batch
-    from ..forward import call, undisturbed
-
     with undisturbed(model):
         return call(model, {}, Batch(x[:1])).numel()
 
