@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweep import TAKEN, check_rest, flags, settings, work
+from sweep import TAKEN, check_rest, flags, parsed, settings, work
 
 from hf_px.allocate import scope
 from hf_px.data import balanced, open_data
@@ -81,10 +81,7 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
         )  # fmt: skip
         add("--processes", type=int, metavar="N", help="of each cell, for accelerate launch (default: what it says)")
         add("--dry_run", action="store_true", help="list the cells and how far they are, and run none")
-    here = list(argv).index("--") if "--" in argv else len(argv)
-    asked = parser.parse_args(argv[:here])
-    asked.rest = list(argv[here + 1 :])
-    return asked
+    return parsed(parser, argv)
 
 
 def main() -> int:

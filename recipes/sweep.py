@@ -61,6 +61,11 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     add("--output_dir", type=Path, default=Path("out/sweep"), metavar="DIR", help="(default: out/sweep)")
     add("--processes", type=int, metavar="N", help="of each cell, for accelerate launch (default: what it says)")
     add("--dry_run", action="store_true", help="list the cells and how far they are, and run none")
+    return parsed(parser, argv)
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """What stands before --; what follows it, for every cell, is `rest`."""
     here = list(argv).index("--") if "--" in argv else len(argv)
     asked = parser.parse_args(argv[:here])
     asked.rest = list(argv[here + 1 :])

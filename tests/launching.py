@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +22,15 @@ RECIPE = REPO / "recipes" / "prune_finetune.py"
 sys.path.insert(0, str(RECIPE.parent))  # as it is for a script that lies there
 
 from prune_finetune import main  # noqa: E402, F401  for what ends before a process of its own is worth it
+
+
+def recipe_module(path: Path) -> ModuleType:
+    """A recipe imported by its file, under a name that no other module has."""
+    spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 def small_digits(folder: Path, train: int = 192, test: int = 61) -> Path:

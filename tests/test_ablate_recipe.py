@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import REPO, Server, environment, exists, results, serving, small_digits
+from launching import REPO, Server, environment, exists, recipe_module, results, serving, small_digits
 
 from hf_px import Mask
 from hf_px.store import save_mask
@@ -65,12 +64,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    sys.path.insert(0, str(RECIPE.parent))
-    spec = importlib.util.spec_from_file_location("recipe_ablate", RECIPE)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return recipe_module(RECIPE)
 
 
 class Place:

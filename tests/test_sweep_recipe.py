@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launching import REPO, environment, exists, results, small_digits
+from launching import REPO, environment, exists, recipe_module, results, small_digits
 from PIL import Image
 
 from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
@@ -28,12 +28,7 @@ GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    sys.path.insert(0, str(RECIPE.parent))
-    spec = importlib.util.spec_from_file_location("recipe_sweep", RECIPE)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return recipe_module(RECIPE)
 
 
 class Place:
