@@ -1,6 +1,6 @@
 """What a mask did to a network."""
 
-from .cost import Cost, CostRow, Latency, cost, latency, machine, verdict
+from .cost import NO_FASTER, Cost, CostRow, Latency, cost, faster, latency, machine, verdict
 from .live import live_bits
 from .overlap import Overlap, OverlapRow, by_chance, overlap
 from .saliency import Saliency, SaliencyRow, saliency
@@ -9,6 +9,7 @@ from .width import Width, WidthRow, width
 
 # ntk.py is not here: scipy's solvers take a second to import, and a ticket loads without
 __all__ = [
+    "NO_FASTER",
     "Cost",
     "CostRow",
     "Latency",
@@ -22,6 +23,7 @@ __all__ = [
     "WidthRow",
     "by_chance",
     "cost",
+    "faster",
     "latency",
     "live_bits",
     "machine",

@@ -32,6 +32,10 @@ from ..prunable import prunable
 from .live import live_bits
 
 PRODUCTS = "products of two activations"
+NO_FASTER = (
+    "no difference within the spread; unstructured zeros do not make it faster here, since dense kernels multiply them "
+    "like any number."
+)
 
 
 @dataclass(frozen=True)
@@ -282,21 +286,25 @@ def _evaluating(models: Iterable[nn.Module]) -> Iterator[None]:
             module.training = training
 
 
+def faster(dense: Latency, sparse: Latency) -> bool | None:
+    """True or False where the quartiles of the two do not overlap; None: no difference within the spread."""
+    if sparse.high < dense.low:
+        return True
+    return False if sparse.low > dense.high else None
+
+
 def verdict(dense: Latency, sparse: Latency) -> str:
-    """One sentence on whether the zeros made it faster here: apart are two whose quartiles do not overlap."""
+    """One sentence on whether the zeros made it faster here."""
     times = f"Pruned {_ms(sparse)} against dense {_ms(dense)}"
     change = abs(sparse.median / dense.median - 1)
-    if sparse.high < dense.low:
+    if faster(dense, sparse):
         return (
             f"{times}: {change:.0%} faster here, beyond the spread; dense kernels multiply zeros like any number, so "
             "look for another cause before you count on it."
         )
-    if sparse.low > dense.high:
+    if faster(dense, sparse) is False:
         return f"{times}: {change:.0%} slower here; unstructured zeros do not make dense kernels faster."
-    return (
-        f"{times}: no difference within the spread; unstructured zeros do not make it faster here, since dense kernels "
-        "multiply them like any number."
-    )
+    return f"{times}: {NO_FASTER}"
 
 
 def _ms(found: Latency) -> str:

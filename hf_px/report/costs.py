@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis import Latency, verdict
+from ..analysis import NO_FASTER, Latency, faster, verdict
 from ..figures import Table, layers
 from ..figures.table import Cell
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end, scaled
+from .say import end, scaled, some
 
 _HEAD = (
     "network", "parameters", "weights kept", "multiply-adds, dense", "multiply-adds, live", "bytes, dense",
@@ -41,8 +41,6 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
         )
         for one in group:
             rows.append(_row(one))
-            if one.latency and one.latency_dense:
-                words.append(f"{one.name}: {verdict(one.latency_dense, one.latency)}")
             words += [f"{one.name}: {one.cost.note}."] if one.cost.note else []
     first = [
         "Multiply-adds are counted by torch on one image, times the part of each layer's weights that lies on a path: "
@@ -54,8 +52,20 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
             f"Times are of one image on {timed[0].machine}: the median of many runs, and quartiles. Without zeros: the "
             "same network with numbers in their place, run in turns with it."
         )
+    words += _verdicts([one for one in timed if one.latency_dense is not None])
     table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(".3g",) * 6))
     return Section("cost", "Cost", (*first, *words), tuple(figures), table)
+
+
+def _verdicts(found: Sequence[Measured]) -> list[str]:
+    """A sentence each; one for all of those that are alike."""
+    pairs = {one.name: (one.latency_dense, one.latency) for one in found}
+    alike = [name for name, (dense, sparse) in pairs.items() if dense and sparse and faster(dense, sparse) is None]
+    if len(alike) < 2:
+        alike = []
+    words = [f"{some(alike)}: {NO_FASTER}"] if alike else []
+    others = {name: pair for name, pair in pairs.items() if name not in alike}
+    return words + [f"{name}: {verdict(d, s)}" for name, (d, s) in others.items() if d and s]
 
 
 def _row(one: Measured) -> tuple[Cell, ...]:

@@ -38,6 +38,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
     found: list[Network] = []
     task, label = task_of(name), asked.label(name)
     data = asked.data or ("digits" if task.name == "classification" else None)
+    kind = {"model": {"architecture": asked.architecture or label}}
     dense: dict[str, str] = {}  # weights -> the name of their dense network
     for seed in asked.seeds:
         model = load(
@@ -53,7 +54,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
         weights = weights_of(model)
         if weights not in dense:  # random ones differ by seed, trained ones do not
             dense[weights] = f"{label}, dense" + (f", seed {seed}" if dense else "")
-            found.append(Network(dense[weights], model, batches=seen, data=data or ""))
+            found.append(Network(dense[weights], model, None, kind, batches=seen, data=data or ""))
         for method in asked.scorers:
             record = scorers[method]
             needs = record.needs in ("inputs", "labels")
@@ -71,7 +72,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
                 called = f"{label}, {method}" if len(asked.names) > 1 else method
                 called += f", seed {seed}" if len(asked.seeds) > 1 else ""
                 called += f", data {draw}" if len(asked.data_seeds) > 1 and needs else ""
-                told = {"scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
+                told = {**kind, "scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
                 found.append(Network(called, model, mask, told, dense[weights], scored, seen, data or ""))
     return found
 

@@ -15,6 +15,7 @@ _HEAD = (
     "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue", "trace", "trace, ± error",
     "trace against dense, mean", "largest against dense, mean",
 )  # fmt: skip
+_FORMATS = ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g")
 
 
 def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
@@ -47,7 +48,12 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
         "Distance: by how many decades the eigenvalues differ from the dense network's, rank by rank, on average; 0 is "
         "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy.",
     ]
-    table = Table(_HEAD, tuple(rows), ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g"))
+    shown = [i for i in range(len(_HEAD)) if any(row[i] is not None for row in rows)]
+    table = Table(
+        tuple(_HEAD[i] for i in shown),
+        tuple(tuple(row[i] for i in shown) for row in rows),
+        tuple(_FORMATS[i] for i in shown),
+    )
     return Section("spectrum", "Spectrum", (*first, *words, *lacking), tuple(figures), table)
 
 
