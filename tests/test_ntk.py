@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import timm
@@ -301,3 +305,11 @@ def test_what_cannot_be_measured_is_refused():
         spectrum(nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), [x.float()])
     with pytest.raises(ValueError, match="no such parameter"):
         spectrum(model, [x], Mask({"9.weight": torch.ones(2, dtype=torch.bool)}))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
+def test_a_kernel_of_a_thousand_rows_fits_in_four_gibibytes():
+    command = [sys.executable, str(Path(__file__).parents[1] / "recipes" / "benchmark.py"), "--kernel"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert told["peak_bytes"] < 4 * 2**30  # measured 2.1 GiB; its seconds are for benchmarks

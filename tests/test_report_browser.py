@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from reports import HOSTILE, LONG, SHORT, TICKETS, a_report
 
+from hf_px.cli import main
 from hf_px.report import write
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -138,6 +139,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write(a_report(*args), tmp_path_factory.mktemp(name)) for name, args in REPORTS.items()}
 
 
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As hf-px writes it: of the ticket that comes with the project, and a model cut by two methods."""
+    example = Path(__file__).parents[1] / "model_cards" / "examples" / "resnet20-digits-px-98"
+    words = ["--scorers", "snip", "synflow", "--rounds", "3", "--images", "10", "--draws", "1", "--quiet"]
+    out = tmp_path_factory.mktemp("real") / "report"
+    assert main(["report", str(example), "resnet20", *words, "--output", str(out)]) == 0
+    return out / "index.html"
+
+
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Any]:
     """open(path, width, scheme) -> page; at the end, nothing was said on the console and nothing asked of a network."""
@@ -176,6 +187,18 @@ def test_all_text_is_inside_its_box(
     assert seen["text"] >= 4.5 and seen["mark"] >= 3
     assert seen["size"] >= (9.9 if wide == 360 else 12)  # pixels: the numbers of a heat map of twelve are the smallest
     assert (sum(map(int, seen["page"][4:-1].split(","))) > 380) == (scheme == "light")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("wide", SIZES)
+def test_the_page_of_a_real_ticket(opened: Any, real: Path, tmp_path: Path, wide: int, scheme: str) -> None:
+    page = opened(real, wide, scheme)
+    page.screenshot(path=tmp_path / f"real-{wide}-{scheme}.png", full_page=True)
+    assert page.evaluate(FAULTS) == []
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate(FAULTS) == []
+    seen = page.evaluate(CONTRAST)
+    assert seen["text"] >= 4.5 and seen["mark"] >= 3
 
 
 @pytest.mark.parametrize("wide", [320, 375, 640, 759, 760, 1024, 1100, 1920])
