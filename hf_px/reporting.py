@@ -77,7 +77,10 @@ def add_to(commands: Any) -> None:
     how = command.add_argument_group("measurements")
     how.add_argument("--skip", nargs="+", choices=PARTS, default=[], help="leave these out; all else takes seconds")
     how.add_argument(
-        "--images", type=at_least(1), metavar="N", help="of the spectra (default: 100; 16 for a large network)"
+        "--images",
+        type=at_least(1),
+        metavar="N",
+        help="of the spectra, from those to prune by (default: 100; 16 for a large network)",
     )
     how.add_argument(
         "--draws", type=at_least(0), metavar="N", help="of weights, for the mean kernel (default: 5; 1 for a large one)"

@@ -49,8 +49,8 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
     timed = [one for group in groups for one in group if one.latency is not None]
     if timed:
         first.append(
-            f"Times are of one image on {timed[0].machine}: the median of many runs, and quartiles. Without zeros: the "
-            "same network with numbers in their place, run in turns with it."
+            f"Times are of one image on {timed[0].machine}: the median of many runs, and quartiles; networks of a "
+            "kind run in turns. Without zeros: the same network with numbers in their place."
         )
     words += _verdicts([one for one in timed if one.latency_dense is not None])
     table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(".3g",) * 6))

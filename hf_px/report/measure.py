@@ -6,6 +6,7 @@ import copy
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .parts import Parts, digest_of, weights_of
 SMALL = {"images": 100, "draws": 5, "top": None}
 LARGE = {"images": 16, "draws": 1, "top": 10}
 _PROBES = 16
+_FULL = "the same without zeros"
 _MOST_ROWS = 2**21  # of a large network's kernel
 
 
@@ -57,7 +59,7 @@ class Measured:
     cost: Cost
     bytes: Mapping[str, int]  # packed, of a pruned network; dense
     latency: Latency | None
-    latency_dense: Latency | None  # of the same architecture without zeros, measured in turns with it
+    latency_dense: Latency | None  # of the same architecture without zeros
     machine: str
     own: Spectrum | None  # Θ at the network's own weights
     mean: Spectrum | None  # the mean of Θ over draws
@@ -73,26 +75,22 @@ class Measured:
 def measure(networks: Sequence[Network], parts: Parts, how: How) -> list[Measured]:
     found = []
     with tqdm(total=len(networks), desc="report", unit="network", disable=not how.progress, delay=1.0) as bar:
+        bar.set_postfix_str("latency", refresh=True)
+        times = {} if "latency" in how.skip else _times(networks, parts)
         for network in networks:
             bar.set_postfix_str(network.name, refresh=True)
-            found.append(_measure(network, parts, how))
+            found.append(_measure(network, parts, how, times.get(network.name)))
             bar.update()
     return found
 
 
-def _measure(network: Network, parts: Parts, how: How) -> Measured:
+def _measure(network: Network, parts: Parts, how: How, times: tuple[Latency, Latency] | None) -> Measured:
     model, mask = network.model, network.bits
     size = tuple(data_config(model)["input_size"])
     live, _ = live_bits(model, mask, input_size=size)
     key = {"weights": weights_of(model), "mask": mask.digest() if network.mask is not None else "dense"}
     pruned = network.mask is not None
-    where = machine(next(model.parameters()).device)
-
-    def times() -> dict[str, Any]:
-        return _times(model, mask, size, pruned)
-
     sizes = parts.known("bytes", key, lambda: _bytes(model, mask, pruned))
-    took = {} if "latency" in how.skip else parts.known("latency", {**key, "machine": where}, times)
     own = mean = mean_dense = x = None
     lacking = ""
     if "spectrum" not in how.skip and network.batches is None:
@@ -113,9 +111,9 @@ def _measure(network: Network, parts: Parts, how: How) -> Measured:
         width(model, mask, live),
         cost(model, network.mask, input_size=size, live=live if pruned else None),
         sizes,
-        Latency(**took["network"]) if took else None,
-        Latency(**took["dense"]) if took and pruned else None,
-        where,
+        times[0] if times else None,
+        times[1] if times and pruned else None,
+        machine(next(model.parameters()).device),
         own,
         mean,
         mean_dense,
@@ -189,15 +187,32 @@ def _bytes(model: nn.Module, mask: Mask, pruned: bool) -> dict[str, int]:
         return sizes | ({"packed": (Path(folder) / PACKED).stat().st_size} if pruned else {})
 
 
-def _times(model: nn.Module, mask: Mask, size: Sequence[int], pruned: bool) -> dict[str, Any]:
-    """A forward pass of one image; beside a pruned network, in turns, the same one with numbers where it has zeros."""
-    network = mask.apply_(copy.deepcopy(model))
-    models = {"network": network}
-    if pruned:
-        models["dense"] = full = copy.deepcopy(network)
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for w in mask.tensors_of(full).values():
-                w.copy_(torch.randn(w.shape, generator=generator).to(w) * 0.05)
-    x = torch.ones(1, *size, device=next(model.parameters()).device, dtype=next(model.parameters()).dtype)
-    return {name: found.to_dict() for name, found in latency(models, x).items()}
+def _times(networks: Sequence[Network], parts: Parts) -> dict[str, tuple[Latency, Latency]]:
+    """{name: a forward pass of one image, and of the same architecture without zeros}.
+
+    Networks of a kind run in turns, in one go: times that were taken minutes apart, on a machine that does other
+    things too, do not compare.
+    """
+    found: dict[str, tuple[Latency, Latency]] = {}
+    kinds: dict[str, list[Network]] = {}
+    for network in networks:
+        kinds.setdefault(network.kin, []).append(network)
+    for kin in kinds.values():
+        where = machine(next(kin[0].model.parameters()).device)
+        key = {one.name: [weights_of(one.model), one.bits.digest()] for one in kin}
+        took = parts.known("latency", {"networks": key, "machine": where}, partial(_in_turns, kin))
+        times = {name: Latency(**taken) for name, taken in took.items()}
+        found |= {one.name: (times[one.name], times[_FULL]) for one in kin}
+    return found
+
+
+def _in_turns(kin: Sequence[Network]) -> dict[str, Any]:
+    models = {one.name: one.bits.apply_(copy.deepcopy(one.model)) for one in kin}
+    models[_FULL] = full = copy.deepcopy(kin[0].model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for w in kin[0].bits.tensors_of(full).values():
+            w.copy_(torch.randn(w.shape, generator=generator).to(w) * 0.05)
+    first = next(full.parameters())
+    x = torch.ones(1, *data_config(full)["input_size"], device=first.device, dtype=first.dtype)
+    return {name: taken.to_dict() for name, taken in latency(models, x).items()}
