@@ -136,8 +136,7 @@ class Tangent:
         """J u: a derivative in one direction, forward."""
         found = []
         u = {name: self._masked(name, u[name]) for name in self.free}
-        with self._ready(), torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)  # torch's own, on its first jvp
+        with self._ready(), torch.no_grad():
             for x in self.batch.x.split(self._at_once()):
                 found.append(jvp(lambda free, x=x: self._images(free, x), (self.free,), (u,))[1])
         return torch.cat(found)
@@ -171,7 +170,10 @@ class Tangent:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        with undisturbed(self.model), twice_differentiable():
+        with undisturbed(self.model), twice_differentiable(), warnings.catch_warnings():
+            # torch's own, of its first jvp and of operations that vmap takes one by one: nothing to be done about
+            warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             yield
 
 
