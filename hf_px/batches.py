@@ -58,6 +58,8 @@ class Batches:
     ) -> None:
         if isinstance(data, Iterator):
             raise ValueError("batches is an iterator and would be used up after one round; pass a list or a DataLoader")
+        if not isinstance(data, Iterable):
+            raise ValueError(f"batches is {data!r:.40}; pass a list or a DataLoader of inputs, or of (inputs, labels)")
         if isinstance(data, (Tensor, Mapping)):
             raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
         self._data = data

@@ -75,7 +75,13 @@ def add_to(commands: Any) -> None:
     data.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
 
     how = command.add_argument_group("measurements")
-    how.add_argument("--skip", nargs="+", choices=PARTS, default=[], help="leave these out; all else takes seconds")
+    how.add_argument(
+        "--skip",
+        nargs="+",
+        choices=PARTS,
+        default=[],
+        help="leave these out; the rest takes seconds, of a small network",
+    )
     how.add_argument(
         "--images",
         type=at_least(1),
@@ -112,6 +118,8 @@ def report_command(args: argparse.Namespace) -> None:
     check(output, beside=(NAME,))
     checked_sparsity(args.sparsity, scope("global"))
     list_scorers()  # registers them
+    for several in ("scorers", "seeds", "data_seeds"):  # twice the same is once
+        setattr(args, several, list(dict.fromkeys(getattr(args, several))))
     for name in args.scorers:
         record = scorers[name]
         if "norm" in record.options:
@@ -157,6 +165,13 @@ def _settings(args: argparse.Namespace, found: Any) -> dict[str, Any]:
         "statistics of BatchNorm": args.statistics,
         "data": first.network.data,
     }
+    if kernels:
+        kernels |= {
+            "seed of draws": 0,
+            "split": args.split,
+            "data seed": args.data_seeds[0],
+            "per class": args.per_class,
+        }
     cut = {"sparsity": args.sparsity, "seeds": args.seeds, "data seeds": args.data_seeds, "per class": args.per_class}
     versions = {"hf-px": __version__, "torch": torch.__version__}
     versions |= {"timm": timm_version, "transformers": transformers_version}

@@ -67,7 +67,9 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """What stands before --; what follows it, for every cell, is `rest`."""
     here = list(argv).index("--") if "--" in argv else len(argv)
-    asked = parser.parse_args(argv[:here])
+    asked, odd = parser.parse_known_args(argv[:here])
+    if odd:
+        parser.error(f"unrecognized arguments: {' '.join(odd)}; flags of the recipe go after --")
     asked.rest = list(argv[here + 1 :])
     return asked
 

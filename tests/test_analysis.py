@@ -128,6 +128,13 @@ def test_scores_by_hand():
     by_layer = saliency(scores, before, Mask({"x": bits("000010")[0], "y": bits("10")[0]}))
     assert by_layer.threshold == 0.0 and not by_layer.clean  # 7 went, 0 stays: no single threshold did this
     assert saliency(scores, before, before).threshold is None  # nothing went
+    for wrong, masks in (
+        ({"x": scores["x"]}, (before, after)),
+        ({**scores, "y": scores["y"] / 0}, (before, after)),
+        (scores, (after, before)),
+    ):
+        with pytest.raises(ValueError, match=r"^[xy]: "):
+            saliency(wrong, *masks)
 
 
 def test_the_scores_of_the_last_round_are_cut_where_the_mask_is():

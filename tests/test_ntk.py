@@ -286,6 +286,8 @@ def test_distance_counts_decades():
     assert distance(dense, tenth) == pytest.approx(1)
     gone = type(dense)((0.0,) * dense.size, dense.size, 0.0, 0.0, 1, 0)
     assert distance(dense, gone) == pytest.approx(sum(math.log10(v / dense.values[0]) + 10 for v in dense.values) / 18)
+    with pytest.raises(ValueError, match="over 0 and 1 draws of the weights do not compare"):
+        distance(dense, spectrum(model, [x], draws=1))
     with pytest.raises(ValueError, match="18 and 9 eigenvalues do not compare"):
         distance(dense, spectrum(model, [x[:3]]))
 
@@ -298,8 +300,12 @@ def test_what_cannot_be_measured_is_refused():
     for wrong in ({"draws": -1}, {"top": 0}, {"probes": 1}, {"memory": 10}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
             spectrum(model, [x], **wrong)
-    with pytest.raises(ValueError, match="batches is empty"):
-        spectrum(model, [])
+    for wrong in ({"norm": "Batch"}, {"over": "weight"}):
+        with pytest.raises(ValueError, match="one of"):
+            spectrum(model, [x], **wrong)
+    for wrong, said in ((None, "batches is None"), (x, "a single batch"), ([], "batches is empty")):
+        with pytest.raises(ValueError, match=said):
+            spectrum(model, wrong)
     with pytest.raises(ValueError, match="different sizes"):
         spectrum(model, [x, images(N, 2, 10, 10)])
     with pytest.raises(UnsupportedModelError, match="keeps no running statistics"):

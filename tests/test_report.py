@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -145,13 +146,28 @@ def test_spectra_are_of_the_right_networks_on_the_same_images(side_by_side: Path
     assert float(told["distance, mean of draws"]) == pytest.approx(distance(whole, mean), abs=1e-4)
 
 
-def test_bytes_are_those_of_the_saved_ticket(side_by_side: Path, ticket: Path, tmp_path: Path) -> None:
+def test_bytes_are_those_of_the_file_and_of_the_tensors(side_by_side: Path, ticket: Path) -> None:
     row = next(row for row in table(side_by_side, "cost") if row["network"] == "mine")
-    loaded = hf_px.Ticket.from_pretrained(ticket)
-    hf_px.Ticket(loaded.to_model(), loaded.mask).save_pretrained(tmp_path)
-    assert int(row["bytes, packed"]) == (tmp_path / "ticket.safetensors").stat().st_size
-    assert int(row["bytes, dense"]) == (tmp_path / "model.safetensors").stat().st_size
+    assert int(row["bytes, packed"]) == (ticket / "ticket.safetensors").stat().st_size
+    state = hf_px.from_pretrained(ticket).state_dict()
+    assert int(row["bytes, dense"]) == sum(t.numel() * t.element_size() for t in state.values())
     assert int(row["multiply-adds, dense"]) > int(row["multiply-adds, live"]) > 0
+
+
+def test_a_network_has_one_colour_on_the_page(side_by_side: Path) -> None:
+    """By the classes of its marks, in all pictures that it is in."""
+    seen: dict[str, set[str]] = {}
+    for path in side_by_side.glob("figures/*.svg"):
+        root = ElementTree.parse(path).getroot()
+        for mark in root.iter("{http://www.w3.org/2000/svg}path"):
+            title = mark.find("{http://www.w3.org/2000/svg}title")
+            if title is None or not mark.get("class", "").startswith("m "):
+                continue
+            name = next((n for n in sorted(NAMES, key=len, reverse=True) if str(title.text).startswith(n)), None)
+            if name:
+                seen.setdefault(name, set()).add(mark.get("class", ""))
+    assert set(seen) == set(NAMES) and all(len(classes) == 1 for classes in seen.values()), seen
+    assert len(set.union(*seen.values())) == len(NAMES)
 
 
 def test_scores_are_those_of_the_last_round(side_by_side: Path) -> None:
@@ -335,6 +351,7 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
         (ticket, "--skip", "width"): "invalid choice",
         (ticket, "--device", "tpu9"): "--device tpu9",
         (ticket, ticket): "named twice",
+        ("t-pxx",): "no ticket lies in a directory t-pxx",
         (): "required",
     }  # fmt: skip
     for words, expected in wrong.items():
@@ -350,6 +367,23 @@ def test_a_damaged_ticket_is_named(ticket: Path, tmp_path: Path, capsys) -> None
     (tmp_path / "ticket.safetensors").write_bytes(data)
     assert "ticket.safetensors" in fails(capsys, tmp_path, "--output", tmp_path / "report")
     assert not (tmp_path / "report" / "index.html").exists()
+
+
+def test_what_is_asked_of_tickets_in_vain_is_refused(ticket: Path, tmp_path: Path, capsys) -> None:
+    assert "all that is named are tickets" in fails(capsys, ticket, "--scorers", "px", "--output", tmp_path / "report")
+
+
+def test_twice_the_same_is_once(tmp_path: Path) -> None:
+    words = ["--scorers", "random", "random", "--seeds", 0, 0, "--skip", "latency", "spectrum", "--quiet"]
+    run("resnet20", *words, "--output", tmp_path)
+    assert list(facts(tmp_path)) == ["resnet20, dense", "random"]
+
+
+def test_the_first_eigenvalues_are_said_to_be_that(ticket: Path, tmp_path: Path) -> None:
+    run(ticket, *QUICK, "--draws", 0, "--top", 3, "--output", tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert "the first 3 of 40 eigenvalues, by Lanczos" in text and "Mean of draws" not in text
+    assert "its dense network is not on this page" in text
 
 
 def test_help_teaches(capsys) -> None:

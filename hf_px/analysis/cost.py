@@ -308,7 +308,7 @@ def verdict(dense: Latency, sparse: Latency) -> str:
 
 
 def _ms(found: Latency) -> str:
-    return f"{1e3 * found.median:.3g} ms ({1e3 * found.low:.3g} to {1e3 * found.high:.3g})"
+    return f"{1e3 * found.median:,.4g} ms ({1e3 * found.low:,.4g} to {1e3 * found.high:,.4g})"
 
 
 def machine(device: torch.device | str = "cpu") -> str:

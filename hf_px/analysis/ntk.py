@@ -1,7 +1,10 @@
 """Θ = J Jᵀ, the Neural Tangent Kernel of a network on N images, and E_θ[Θ] over re-drawn weights; their spectra.
 
     values = spectrum(model, batches, mask).values                 Θ at the model's own weights
-    values = spectrum(model, batches, mask, draws=5).values        the fixed-weight NTK: the mean of Θ over draws of θ
+    values = spectrum(model, batches, mask, draws=5).values        the mean of Θ over five draws of θ
+
+NTK-SAP and the PX paper call Θ at one given draw of the weights the fixed-weight NTK; NTK-SAP estimates its expectation
+over draws, in which only the mask counts.
 
 A small network's Θ is formed whole, N·K by N·K for K outputs: every eigenvalue, and the trace is their sum. Of a large
 one the largest eigenvalues come by Lanczos, from products Θ v = J (Jᵀ v), and the trace by Hutchinson, E_z[zᵀ Θ z] =
@@ -18,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ..batches import Batches
 from ..mask import Mask
 from ..prunable import prunable
 from ..redraw import built_anew, kaiming
@@ -73,7 +77,7 @@ def spectrum(
     """Eigenvalues and trace of Θ on the images of `batches`, labels unread; the model stays as it was.
 
     mask      of a pruned network; None: dense
-    draws     0: Θ at the model's own weights; more: the mean of Θ over so many draws, the fixed-weight NTK
+    draws     0: Θ at the model's own weights; more: the mean of Θ over so many draws of them
     top       so many of the largest eigenvalues, by Lanczos; None: all of a small network's, the top 32 of a large one
     norm      statistics of BatchNorm: "batch", those of the images through this network, or "running"
     over      "all" that trains, or prunable "weights" alone
@@ -84,6 +88,9 @@ def spectrum(
     for name, value, least in (("draws", draws, 0), ("top", top, 1), ("probes", probes, 2), ("memory", memory, 2**20)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ValueError(f"{name} is {value!r}; expected a whole number from {least:,} up")
+    if norm not in get_args(Norm) or over not in get_args(Over):
+        raise ValueError(f"norm is {norm!r}, one of {get_args(Norm)}; over is {over!r}, one of {get_args(Over)}")
+    Batches(batches)  # an error for what is a single batch, or used up after one pass
     known = partial(_known, {} if memo is None else memo)
     points = _points(model, list(batches), mask, draws, norm, over, seed, memory)
     first = points(0)
@@ -129,6 +136,8 @@ def distance(dense: Spectrum, pruned: Spectrum) -> float:
         raise ValueError(
             f"spectra of {dense.size:,} and {pruned.size:,} eigenvalues do not compare: other images or outputs"
         )
+    if dense.draws != pruned.draws:
+        raise ValueError(f"spectra over {dense.draws} and {pruned.draws} draws of the weights do not compare")
     floor = _RESOLVED * dense.values[0]
     if not floor > 0:
         raise ValueError("the dense network's kernel is 0: it has no spectrum to be near to")

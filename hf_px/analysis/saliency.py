@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..mask import Mask
+from ..prunable import finite
 
 Quantiles = tuple[float, float, float, float, float]  # least, a quarter, the middle, three quarters, most
 _MOST = 2**20  # entries to sort in a layer; of larger ones every n-th, as torch.quantile asks
@@ -37,10 +38,14 @@ class Saliency:
 
 def saliency(scores: Mapping[str, Tensor], before: Mask, after: Mask) -> Saliency:
     """What a round saw and did: scores of the weights in `before`, of which those in `after` stay."""
+    if lacking := [name for name in before.bits if name not in scores or name not in after.bits]:
+        raise ValueError(f"{lacking[0]}: is in the mask, but has no score, or is not in the mask after; of one model?")
     rows = []
     least, most_gone, gone = math.inf, -math.inf, 0
     for name, bits in before.bits.items():
         s, stays = scores[name].detach().double(), after.bits[name].to(bits.device)
+        if bool((stays & ~bits).any()) or not finite(s):
+            raise ValueError(f"{name}: weights come back after the round, or scores hold inf or nan")
         part, kept = s[bits].cpu(), s[bits & stays].cpu()
         lost = s[bits & ~stays].cpu()
         rows.append(SaliencyRow(name, part.numel(), kept.numel(), int((part == 0).sum()), _quantiles(part)))

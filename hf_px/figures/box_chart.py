@@ -14,7 +14,7 @@ from .frame import (
     heading,
     horizontal,
     items,
-    key,
+    keys,
     legend,
     mark_keys,
     mark_line,
@@ -36,6 +36,7 @@ def boxes(
     x: str,
     log_x: bool = True,
     marks: Mapping[str, float] | None = None,
+    order: Sequence[str] = (),
     alt: str = "",
 ) -> str:
     """(least, quarter, middle, three quarters, most): a line from end to end, a box, a shape at the middle.
@@ -52,11 +53,11 @@ def boxes(
     found = [value for values in series.values() for five in values if five for value in five]
     axis = around([*found, *marks.values()], log=log_x)
     marks = {name: value for name, value in marks.items() if axis.holds(value)}
-    keys = [key(i) for i in range(len(series))]
-    of_marks = mark_keys(list(series), marks)
+    of_series = keys(series, order)
+    of_marks = mark_keys(of_series, marks)
 
     body, top = heading(title)
-    drawn, top = legend(items({name: _sample(k) for k, name in zip(keys, series)}, 24.0, marks, of_marks), top)
+    drawn, top = legend(items({name: _sample(k) for name, k in of_series.items()}, 24.0, marks, of_marks), top)
     body += drawn
     words = back(clean(x), WIDTH - 2 * EDGE)
     body.append(text(words, WIDTH - EDGE, top + 12, style="dim", anchor="end", title=clean(x)))
@@ -74,7 +75,7 @@ def boxes(
     for name, value in marks.items():
         body += mark_line(axis(value), place.top - 4, place.bottom, of_marks[name], f"{clean(name)} at {value:.4g}")
     for i, layer in enumerate(names):
-        for j, (of, (name, values)) in enumerate(zip(keys, series.items())):
+        for j, (of, (name, values)) in enumerate(zip(of_series.values(), series.items())):
             middle = place.middle(i) + 11.0 * (j - (len(series) - 1) / 2)
             if (five := values[i]) is not None:
                 said = ", ".join(f"{value:.4g}" for value in five)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .axis import Axis
@@ -59,12 +59,18 @@ def key(i: int) -> Key:
     return Key(i % len(LIGHT), _PATHS[i % len(_PATHS)], _DASHES[i % len(_DASHES)])
 
 
-def mark_keys(series: Sequence[str], marks: Mapping[str, float]) -> dict[str, Key]:
-    """A mark is drawn like the series of its name; others in ink, by shapes and dashes that no series has yet."""
-    spare = iter(range(len(series), len(series) + len(marks)))
-    return {
-        name: key(series.index(name)) if name in series else key(next(spare))._replace(colour=INK) for name in marks
-    }
+def keys(series: Iterable[str], order: Sequence[str] = ()) -> dict[str, Key]:
+    """By place in `order`, then by place among the rest: pictures of one order draw a series alike."""
+    found = list(series)
+    places = {name: i for i, name in enumerate(dict.fromkeys([*order, *found]))}
+    return {name: key(places[name]) for name in found}
+
+
+def mark_keys(series: Mapping[str, Key], marks: Mapping[str, float]) -> dict[str, Key]:
+    """A mark is drawn like the series of its name; others in ink, by shapes and dashes that no series has."""
+    used = set(series.values())
+    spare = iter(k for i in range(len(series) + len(marks)) if (k := key(i)) not in used)
+    return {name: series[name] if name in series else next(spare)._replace(colour=INK) for name in marks}
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .axis import around, usable
-from .frame import EDGE, LINE, WIDTH, Item, heading, horizontal, key, legend, marker, picture
+from .frame import EDGE, LINE, WIDTH, Item, heading, horizontal, keys, legend, marker, picture
 from .rows import rows
 from .text import back, clean, escape, number, text, width
 
@@ -21,6 +21,7 @@ def layers(
     x: str,
     whole: float | Sequence[float] | None = None,
     texts: Mapping[str, Sequence[str]] | None = None,
+    order: Sequence[str] = (),
     alt: str = "",
 ) -> str:
     """One value a layer and series, from zero; `whole` is what it is a part of, `texts` how a value is written."""
@@ -31,12 +32,12 @@ def layers(
     if wholes is not None and len(wholes) != len(names):
         raise ValueError(f"whole: {len(wholes)} values for {len(names)} layers; give one number, or one a layer")
     told = {name: (texts or {}).get(name) or [_value(v) for v in values] for name, values in series.items()}
-    keys = [key(i) for i in range(len(series))]
+    of_series = keys(series, order)
     single = len(series) == 1
 
     body, top = heading(title)
     if not single:
-        drawn, top = legend([Item(marker(4, 0, k), 8.0, name) for k, name in zip(keys, series)], top)
+        drawn, top = legend([Item(marker(4, 0, k), 8.0, name) for name, k in of_series.items()], top)
         body += drawn
     words = back(clean(x), WIDTH - 2 * EDGE)
     body.append(text(words, WIDTH - EDGE, top + 12, style="dim", anchor="end", title=clean(x)))
@@ -70,7 +71,7 @@ def layers(
                 f'<line class="grid" x1="{number(place.left)}" x2="{number(place.right)}" y1="{number(middle)}" '
                 f'y2="{number(middle)}"/>'
             )
-        for of, (name, values) in zip(keys, series.items()):
+        for of, (name, values) in zip(of_series.values(), series.items()):
             value, said = values[i], clean(told[name][i])
             if usable(value) and value is not None:
                 hint = f"{clean(layer)}: {said}" if single else f"{clean(name, 60)}, {clean(layer)}: {said}"

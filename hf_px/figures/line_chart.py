@@ -13,7 +13,7 @@ from .frame import (
     heading,
     horizontal,
     items,
-    key,
+    keys,
     legend,
     mark_keys,
     mark_line,
@@ -38,19 +38,20 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     marks: Mapping[str, float] | None = None,
+    order: Sequence[str] = (),
     alt: str = "",
 ) -> str:
     """y(x) of each series in its order, and named places on x; a line breaks at what has no logarithm."""
     names, marks = list(series), dict(marks or {})
-    keys = [key(i) for i in range(len(names))]
+    of_series = keys(series, order)
     drawable = [(a, b) for points in series.values() for a, b in points]
     across = around([a for a, b in drawable] + list(marks.values()), log=log_x)
     up = around([b for a, b in drawable], log=log_y, room=0.05)
     marks = {name: value for name, value in marks.items() if across.holds(value)}
-    of_marks = mark_keys(names, marks)
+    of_marks = mark_keys(of_series, marks)
 
     body, top = heading(title)
-    drawn, top = legend(items({name: _sample(k) for k, name in zip(keys, names)}, 24.0, marks, of_marks), top)
+    drawn, top = legend(items({name: _sample(k) for name, k in of_series.items()}, 24.0, marks, of_marks), top)
     body += drawn
 
     body.append(text(back(clean(y), WIDTH - 2 * EDGE), EDGE, top + 12, style="dim", title=clean(y)))
@@ -72,7 +73,7 @@ def lines(
     for name, value in marks.items():
         body += mark_line(across(value), top, bottom, of_marks[name], f"{clean(name)} at {value:.4g}")
     for i, (name, points) in enumerate(series.items()):
-        body += _line(points, across, up, keys[i], clean(name), i / max(1, len(names)))
+        body += _line(points, across, up, of_series[name], clean(name), i / max(1, len(names)))
     if not any(across.holds(a) and up.holds(b) for a, b in drawable):
         body.append(text("no numbers to draw", (left + WIDTH - EDGE) / 2, (top + bottom) / 2, anchor="middle"))
     alt = alt or f"Lines: {y} against {x}, for {', '.join(names)}."

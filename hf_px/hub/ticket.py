@@ -467,5 +467,8 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
 
 def command_line() -> str:
     """The command that is running, as a shell would take it."""
-    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else [Path(sys.argv[0]).name]
+    called = Path(sys.argv[0])
+    program = ["python", sys.argv[0]] if called.suffix == ".py" else [called.name]
+    if called.parts[-2:] == ("hf_px", "cli.py"):  # python -m hf_px.cli
+        program = ["hf-px"]
     return shlex.join([*program, *sys.argv[1:]])

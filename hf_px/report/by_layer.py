@@ -8,7 +8,7 @@ from ..analysis import Width, WidthRow
 from ..figures import Table, layers
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end, of, some
+from .say import are, end, names, of, some, titled
 
 
 def by_layer(groups: Sequence[Sequence[Measured]]) -> Section:
@@ -21,23 +21,27 @@ def by_layer(groups: Sequence[Sequence[Measured]]) -> Section:
     ]
     for i, group in enumerate(groups):
         pruned = [one for one in group if one.network.mask is not None]
-        figures.append(_width(f"width-by-layer{end(i, groups)}", pruned or group))
-        figures += [_density(f"density-by-layer{end(i, groups)}", pruned)] if pruned else []
+        title, order = titled("Output units on a path, by layer", group, groups), names(group)
+        figures.append(_width(f"width-by-layer{end(i, groups)}", title, pruned or group, order))
+        if pruned:
+            title = titled("Density by layer", group, groups)
+            figures.append(_density(f"density-by-layer{end(i, groups)}", title, pruned, order))
         words += [sentence for one in pruned for sentence in _said(one)]
     return Section("layers", "Width, density, collapse", tuple(words), tuple(figures))
 
 
 def _said(one: Measured) -> list[str]:
     narrow, gone = one.width.bottlenecks, one.summary.collapsed
-    dead = "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights are dead; "
+    dead = (
+        "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights {are(one.summary.dead)} dead; "
+    )
     words = f"{one.name}: {dead}{f'nothing is left of {some(gone)}' if gone else 'no layer is lost'}; "
     words += f"bottlenecks in {some(narrow)}." if narrow else "no bottleneck."
     return [words, *([f"{one.name}: {one.summary.note}."] if one.summary.note else [])]
 
 
-def _width(name: str, shown: Sequence[Measured]) -> Figure:
-    title = "Output units on a path, by layer"
-    names = [row.name for row in shown[0].width.rows]
+def _width(name: str, title: str, shown: Sequence[Measured], order: Sequence[str]) -> Figure:
+    by_name = [row.name for row in shown[0].width.rows]
     shares = {one.name: [row.share for row in one.width.rows] for one in shown}
     told = {one.name: [of(_carry(row), row.units) for row in one.width.rows] for one in shown}
     alt = "; ".join(f"{one.name}: {of(_carry(one.width), one.width.units)}" for one in shown)
@@ -45,20 +49,21 @@ def _width(name: str, shown: Sequence[Measured]) -> Figure:
     for one in shown:
         head += [f"{one.name}: with a weight", f"{one.name}: on a path"]
     rows = []
-    for k, layer in enumerate(names):
+    for k, layer in enumerate(by_name):
         each = [one.width.rows[k] for one in shown]
         rows.append((layer, each[0].units, *(n for row in each for n in (row.kept, row.live))))
     return Figure(
         name,
         title,
-        layers(names, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, alt=alt),
+        layers(
+            by_name, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, order=order, alt=alt
+        ),
         Table(tuple(head), tuple(rows), ("", *(",d" for _ in head[1:]))),
     )
 
 
-def _density(name: str, pruned: Sequence[Measured]) -> Figure:
-    title = "Density by layer"
-    names = [row.name for row in pruned[0].summary.rows]
+def _density(name: str, title: str, pruned: Sequence[Measured], order: Sequence[str]) -> Figure:
+    by_name = [row.name for row in pruned[0].summary.rows]
     series = {one.name: [row.density for row in one.summary.rows] for one in pruned}
     told = {one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned}
     alt = "; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned)
@@ -66,14 +71,14 @@ def _density(name: str, pruned: Sequence[Measured]) -> Figure:
     for one in pruned:
         head += [f"{one.name}: kept", f"{one.name}: of those dead"]
     rows = []
-    for k, layer in enumerate(names):
+    for k, layer in enumerate(by_name):
         each = [one.summary.rows[k] for one in pruned]
         cells = [n for row in each for n in (row.kept, row.dead)]
         rows.append((layer, "x".join(map(str, each[0].shape)), each[0].total, *cells))
     return Figure(
         name,
         title,
-        layers(names, series, title=title, x="part of the layer's weights", texts=told, alt=alt),
+        layers(by_name, series, title=title, x="part of the layer's weights", texts=told, order=order, alt=alt),
         Table(tuple(head), tuple(rows), ("", "", *(",d" for _ in head[2:]))),
     )
 

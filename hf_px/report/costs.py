@@ -9,7 +9,7 @@ from ..figures import Table, layers
 from ..figures.table import Cell
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end, scaled, some
+from .say import end, names, scaled, some, titled
 
 _HEAD = (
     "network", "parameters", "weights kept", "multiply-adds, dense", "multiply-adds, live", "bytes, dense",
@@ -18,24 +18,25 @@ _HEAD = (
 
 
 def costs(groups: Sequence[Sequence[Measured]]) -> Section:
-    title = "Multiply-adds by layer, live weights"
+    x = "multiply-adds of one image"
     figures, words = [], []
     rows: list[tuple[Cell, ...]] = []
     for i, group in enumerate(groups):
         shown = [one for one in group if one.network.mask is not None] or list(group)
-        names = [row.name for row in shown[0].cost.rows]
+        title = titled("Multiply-adds by layer, live weights", group, groups)
+        by_name = [row.name for row in shown[0].cost.rows]
         macs = {one.name: [float(row.macs_sparse) for row in one.cost.rows] for one in shown}
         told = {one.name: [scaled(row.macs_sparse) for row in one.cost.rows] for one in shown}
         alt = "; ".join(f"{one.name}: {scaled(one.cost.macs_sparse)} of {scaled(one.cost.macs_dense)}" for one in shown)
         cells: list[tuple[Cell, ...]] = []
-        for k, name in enumerate(names):
+        for k, name in enumerate(by_name):
             each = [one.cost.rows[k] for one in shown]
             cells.append((name, each[0].macs_dense, *(row.macs_sparse for row in each)))
         figures.append(
             Figure(
                 f"cost-by-layer{end(i, groups)}",
                 title,
-                layers(names, macs, title=title, x="multiply-adds of one image", texts=told, alt=alt),
+                layers(by_name, macs, title=title, x=x, texts=told, order=names(group), alt=alt),
                 Table(("layer", "dense", *macs), tuple(cells), ("", ",d", *(",d" for _ in macs))),
             )
         )
@@ -44,7 +45,7 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
             words += [f"{one.name}: {one.cost.note}."] if one.cost.note else []
     first = [
         "Multiply-adds are counted by torch on one image, times the part of each layer's weights that lies on a path: "
-        "what a kernel that skips every zero would do. Bytes are those of a saved ticket, packed and dense."
+        "what a kernel that skips every zero would do. Bytes: of the dense tensors alone, and of the packed ticket."
     ]
     timed = [one for group in groups for one in group if one.latency is not None]
     if timed:
@@ -53,7 +54,7 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
             "kind run in turns. Without zeros: the same network with numbers in their place."
         )
     words += _verdicts([one for one in timed if one.latency_dense is not None])
-    table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(".3g",) * 6))
+    table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(",.4g",) * 6))
     return Section("cost", "Cost", (*first, *words), tuple(figures), table)
 
 

@@ -30,6 +30,10 @@ def networks(asked: Asked, parts: Parts) -> list[Network]:
     found: list[Network] = []
     for name in asked.names:
         found += [ticket(name, asked)] if is_ticket(name, asked.revision) else cut(name, asked, parts)
+    if asked.scorers and all(network.dense is None for network in found):
+        raise ValueError(
+            f"--scorers {' '.join(asked.scorers)}: for models; all that is named are tickets, pruned already"
+        )
     return found
 
 

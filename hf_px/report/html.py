@@ -53,6 +53,7 @@ summary{cursor:pointer;color:var(--link);padding:.45rem 0;font-size:.94rem}
 .scroll{overflow:auto;max-height:28rem;border:1px solid var(--rule);border-radius:6px;background:var(--ground);
 max-width:100%}
 .facts .scroll,.free .scroll{max-height:none}
+.facts td{white-space:normal;min-width:6.5rem}
 table{border-collapse:separate;border-spacing:0;font-size:.875rem;line-height:1.4;font-variant-numeric:tabular-nums;
 min-width:100%}
 caption{text-align:left;color:var(--dim);padding:.4rem .6rem}

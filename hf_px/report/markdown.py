@@ -14,7 +14,7 @@ _LONGEST = 5000
 
 def markdown(report: Report) -> str:
     """The same words, pictures and numbers as the page, in the same order."""
-    parts = [f"# {_text(report.title)}", *map(_text, report.words), "## Facts", _table(report.facts)]
+    parts = [f"# {_text(report.title)}", *map(_text, report.words), "## Facts", report.facts.markdown()]
     for section in report.sections:
         parts += [f"## {_text(section.title)}", *map(_text, section.words)]
         for figure in section.figures:

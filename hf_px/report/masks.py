@@ -8,20 +8,27 @@ from ..analysis import by_chance, overlap
 from ..figures import Table, boxes, heatmap, layers
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end
+from .say import end, names, some, titled
 
 
 def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
     figures: list[Figure] = []
     words = [
-        "What the last round saw, by layer: least, a quarter, the middle, three quarters and most, on a log scale; "
-        "zeros are not drawn. The threshold is the least score that stays. Scales of two methods do not compare. Of "
-        "a ticket: the scores of its weights as they are now, after training, all of which stay."
+        "By layer: least, a quarter, the middle, three quarters and most, on a log scale; zeros are not drawn. Scales "
+        "of two methods do not compare."
     ]
-    for one in (one for group in groups for one in group):
+    found_by = [one for group in groups for one in group if one.network.saliency is not None]
+    if any(one.network.dense is not None for one in found_by):
+        words.append("Of a model that was pruned here: what the last round saw. The threshold is the least that stays.")
+    if any(one.network.dense is None for one in found_by):
+        words.append(
+            "Of a ticket: the scores of its weights as they are now; nothing is cut, so there is no threshold."
+        )
+    none = [one.name for group in groups for one in group if one.network.mask is not None and one not in found_by]
+    words += [f"No scores of {some(none)}: no data, or no method of this toolkit that scores it."] if none else []
+    for one in found_by:
         found = one.network.saliency
-        if found is None:
-            continue
+        assert found is not None
         names = [row.name for row in found.rows]
         marks = {} if found.threshold is None else {"threshold": found.threshold}
         title = f"Scores by layer: {one.name}"
@@ -39,6 +46,7 @@ def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
                     title=title,
                     x="score",
                     marks=marks,
+                    order=[other.name for group in groups if one in group for other in group],
                     alt=alt,
                 ),
                 Table(head, rows, ("", ",d", ",d", ",d", *(".3g",) * 5)),
@@ -61,7 +69,7 @@ def overlaps(groups: Sequence[Sequence[Measured]]) -> Section | None:
         masks = {one.name: one.network.bits for one in pruned}
         pairs = {(a, b): overlap(masks[a], masks[b]) for a in masks for b in masks}
         values = [[pairs[a, b].all.jaccard for b in masks] for a in masks]
-        title = "Overlap of masks"
+        title = titled("Overlap of masks", group, groups)
         low = min((pairs[a, b].all.jaccard, a, b) for a, b in pairs if a != b)
         high = max((pairs[a, b].all.jaccard, a, b) for a, b in pairs if a != b)
         alt = f"most alike: {high[1]} and {high[2]}, {high[0]:.2f}; least: {low[1]} and {low[2]}, {low[0]:.2f}"
@@ -74,21 +82,31 @@ def overlaps(groups: Sequence[Sequence[Measured]]) -> Section | None:
             )
         )
         first = pruned[0].name
-        names = [row.name for row in pairs[first, first].rows]
-        series = {f"{first} and {b}": [row.jaccard for row in pairs[first, b].rows] for b in masks if b != first}
+        by_name = [row.name for row in pairs[first, first].rows]
+        series = {b: [row.jaccard for row in pairs[first, b].rows] for b in masks if b != first}
         title = f"Overlap by layer with {first}"
         figures.append(
             Figure(
                 f"overlap-by-layer{end(i, groups)}",
                 title,
-                layers(names, series, title=title, x="Jaccard", whole=1.0, alt=f"{alt}; by layer in the table"),
+                layers(
+                    by_name,
+                    series,
+                    title=title,
+                    x="Jaccard",
+                    whole=1.0,
+                    order=names(group),
+                    alt=f"{alt}; by layer in the table",
+                ),
                 Table(
                     ("layer", *series),
-                    tuple((n, *(s[k] for s in series.values())) for k, n in enumerate(names)),
+                    tuple((n, *(s[k] for s in series.values())) for k, n in enumerate(by_name)),
                     ("", *(".3f" for _ in series)),
                 ),
             )
         )
         chance = by_chance(masks[first], masks[pruned[1].name])
         words.append(f"Of masks drawn at random with these densities one would expect {chance:.3f}.")
+    if figures and len(groups) > 1:
+        words.append("Masks of different architectures do not compare.")
     return Section("overlap", "Overlap", tuple(words), tuple(figures)) if figures else None

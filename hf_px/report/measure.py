@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from ..analysis.tangent import Norm
 from ..batches import Batch
 from ..data import data_config
 from ..forward import call, undisturbed
-from ..hub.format import DENSE, PACKED
+from ..hub.format import PACKED
 from ..hub.ticket import Ticket
 from ..mask import Mask
 from ..redraw import built_anew
@@ -90,7 +91,7 @@ def _measure(network: Network, parts: Parts, how: How, times: tuple[Latency, Lat
     live, _ = live_bits(model, mask, input_size=size)
     key = {"weights": weights_of(model), "mask": mask.digest() if network.mask is not None else "dense"}
     pruned = network.mask is not None
-    sizes = parts.known("bytes", key, lambda: _bytes(model, mask, pruned))
+    sizes = parts.known("bytes", {**key, "told": dict(network.told)}, lambda: _bytes(network))
     own = mean = mean_dense = x = None
     lacking = ""
     if "spectrum" not in how.skip and network.batches is None:
@@ -163,6 +164,8 @@ def _fitting(network: Network, how: How) -> tuple[Tensor, int, int | None]:
     small = 4 * rows * max(count, rows) <= 8 * how.memory  # as analysis/ntk.py has it
     usual = SMALL if small else LARGE
     images = usual["images"] if how.images is None else how.images
+    if how.images is not None and how.images > len(x):
+        warnings.warn(f"--images {how.images}: there are {len(x)} to prune by; see --per-class", stacklevel=2)
     if how.images is None and not small:  # a segmenter answers for every pixel, and Lanczos holds 21 vectors of all
         images = max(1, min(LARGE["images"] or 1, _MOST_ROWS // outputs))
     draws = usual["draws"] if how.draws is None else how.draws
@@ -177,14 +180,19 @@ def _outputs(model: nn.Module, x: Tensor) -> int:
         return call(model, {}, Batch(x[:1])).numel()
 
 
-def _bytes(model: nn.Module, mask: Mask, pruned: bool) -> dict[str, int]:
-    """As a ticket is saved: written to a directory that goes again, and measured."""
-    zeroed = mask.apply_(copy.deepcopy(model)).cpu()
-    bits = Mask({name: b.cpu() for name, b in mask.bits.items()})
+def _bytes(network: Network) -> dict[str, int]:
+    """Of the tensors, zeros and all; and of a ticket as it is saved, in a directory that goes again."""
+    tensors = {t.data_ptr(): t.nbytes for t in network.model.state_dict().values()}  # tied ones once
+    sizes = {"dense": sum(tensors.values())}
+    if network.mask is None:
+        return sizes
+    ticket = network.ticket
+    if ticket is None:
+        bits = Mask({name: b.cpu() for name, b in network.mask.bits.items()})
+        ticket = Ticket(bits.apply_(copy.deepcopy(network.model).cpu()), bits, scorer=network.told.get("scorer"))
     with tempfile.TemporaryDirectory(prefix="hf-px-report-") as folder:
-        Ticket(zeroed, bits).save_pretrained(folder, layout="both")
-        sizes = {"dense": (Path(folder) / DENSE).stat().st_size}
-        return sizes | ({"packed": (Path(folder) / PACKED).stat().st_size} if pruned else {})
+        ticket.save_pretrained(folder, layout="packed")
+        return sizes | {"packed": (Path(folder) / PACKED).stat().st_size}
 
 
 def _times(networks: Sequence[Network], parts: Parts) -> dict[str, tuple[Latency, Latency]]:

@@ -42,6 +42,7 @@ class Network:
     saliency: Saliency | None = None
     batches: Examples | None = None  # None: no data at hand
     data: str = ""  # where those are from
+    ticket: Ticket | None = None  # as it was read
 
     @property
     def bits(self) -> Mask:
@@ -107,7 +108,10 @@ def check_names(asked: Asked) -> None:
             raise ValueError(f"{name}: named twice; once will do")
         if Path(name).expanduser().is_dir() and is_ticket(name):
             continue
-        check_name(name, pretrained=asked.pretrained, architecture=asked.architecture)
+        try:
+            check_name(name, pretrained=asked.pretrained, architecture=asked.architecture)
+        except ValueError as error:
+            raise ValueError(f"{error}; and no ticket lies in a directory {name}") from error
 
 
 def is_ticket(name: str, revision: str | None = None) -> bool:
@@ -136,7 +140,7 @@ def ticket(name: str, asked: Asked) -> Network:
     data = asked.data or (own if isinstance(own, str) and _on_this_disk(own) else None)
     batches = asked.examples(data, model, asked.data_seeds[0])
     scored = None if batches is None else _scored(model, mask, batches, told)
-    return Network(asked.label(name), model, mask, told, None, scored, batches, data or "")
+    return Network(asked.label(name), model, mask, told, None, scored, batches, data or "", found)
 
 
 def _scored(model: nn.Module, mask: Mask, batches: Examples, told: Mapping[str, Any]) -> Saliency | None:

@@ -12,6 +12,20 @@ def end(i: int, groups: Sequence[Any]) -> str:
     return f"-{i + 1}" if len(groups) > 1 else ""
 
 
+def titled(title: str, group: Sequence[Any], groups: Sequence[Any]) -> str:
+    """With the architecture, where the page has several."""
+    return f"{title}: {group[0].network.architecture}" if len(groups) > 1 else title
+
+
+def names(group: Sequence[Any]) -> list[str]:
+    """In the order of the page, by which they have their colours."""
+    return [one.name for one in group]
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
 def some(names: Sequence[str]) -> str:
     more = len(names) - _SOME
     return ", ".join(names[:_SOME]) + (f" and {more} more" if more > 0 else "")

@@ -53,6 +53,7 @@ def _lede(found: Sequence[Measured]) -> str:
 def _facts(found: Sequence[Measured]) -> Table:
     rows: list[tuple[str, Callable[[Measured], str | None]]] = [
         ("architecture", lambda m: m.network.architecture),
+        ("images", lambda m: "x".join(map(str, m.cost.input_size))),
         ("method", lambda m: m.network.told.get("scorer") if m.network.mask is not None else "dense"),
         ("weights kept", lambda m: f"{m.summary.kept:,} of {m.summary.total:,}"),
         ("sparsity", lambda m: f"{m.summary.nominal_sparsity:.2%}"),
@@ -83,7 +84,7 @@ def _units(part: int | None, whole: int) -> str | None:
 
 
 def _ms(found: Latency | None) -> str | None:
-    return None if found is None else f"{1e3 * found.median:.3g} ms"
+    return None if found is None else f"{1e3 * found.median:,.4g} ms"
 
 
 def _told_result(one: Measured) -> str | None:

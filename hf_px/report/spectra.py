@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from torch import nn
+
 from ..analysis.ntk import Spectrum, distance
 from ..figures import Table, lines
 from ..figures.table import Cell
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end
+from .say import end, names, titled
+from .say import some as said
 
 _HEAD = (
-    "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue", "trace", "trace, ± error",
-    "trace against dense, mean", "largest against dense, mean",
+    "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue, own weights",
+    "trace, own weights", "trace, ± error", "trace against dense, mean of draws",
+    "largest against dense, mean of draws",
 )  # fmt: skip
 _FORMATS = ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g")
 
@@ -29,25 +33,37 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
             continue
         own = {one.name: one.own for one in some if one.own is not None}
         mean = _with_dense({one.name: one.mean for one in some if one.mean is not None}, some)
-        figures.append(_figure(f"spectrum-own{end(i, groups)}", "NTK at the networks' own weights", own))
+        order = names(group)
+        title = titled("NTK at the networks' own weights", group, groups)
+        figures.append(_figure(f"spectrum-own{end(i, groups)}", title, own, order))
         if mean:
             draws = next(iter(mean.values())).draws
-            title = f"NTK, mean over {draws} draw{'s' * (draws > 1)} of the weights"
-            figures.append(_figure(f"spectrum-mean{end(i, groups)}", title, mean))
+            title = titled(f"NTK, mean over {draws} draw{'s' * (draws > 1)} of the weights", group, groups)
+            figures.append(_figure(f"spectrum-mean{end(i, groups)}", title, mean, order))
         rows += [_row(one, some) for one in some]
         told.append(_images(some[0]))
         words += _nearest(some)
+        alone = [one.name for one in some if one.network.mask is not None and own_distance(one, some) is None]
+        if alone:
+            words.append(
+                f"{said(alone)}: its dense network is not on this page; name that model too to compare with it."
+            )
     lacking = [f"No spectrum of {one.lacking}." for group in groups for one in group if one.lacking]
     if not rows:
         return Section("spectrum", "Spectrum", tuple(lacking)) if lacking else None
     first = [
         f"The Neural Tangent Kernel says how fast a network learns, direction by direction, one eigenvalue each; here "
-        f"{'; '.join(dict.fromkeys(told))}. Statistics of BatchNorm are held constant.",
-        "At its own weights: what training goes on from; the paper calls it fixed-weight. Mean of draws: over re-drawn "
-        "Kaiming-normal weights, the same for every network, so that only the mask counts.",
-        "Distance: by how many decades the eigenvalues differ from the dense network's, rank by rank, on average; 0 is "
-        "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy.",
+        f"{'; '.join(dict.fromkeys(told))}. Own weights: what training goes on from."
     ]
+    if any(one.mean is not None for group in groups for one in group):
+        first.append(
+            "Mean of draws: over re-drawn Kaiming-normal weights, the same for every network, so that only the mask "
+            "counts; a ticket is measured against a dense network that need not be at hand."
+        )
+    first.append(
+        "Distance: by how many decades the eigenvalues differ from the dense network's, rank by rank, on average; 0 is "
+        "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy."
+    )
     shown = [i for i in range(len(_HEAD)) if any(row[i] is not None for row in rows)]
     table = Table(
         tuple(_HEAD[i] for i in shown),
@@ -90,7 +106,16 @@ def _row(one: Measured, group: Sequence[Measured]) -> tuple[Cell, ...]:
 
 def _images(one: Measured) -> str:
     assert one.own is not None
-    return f"on {one.images} images of {one.network.data}, {one.own.size // one.images:,} outputs each"
+    words = f"on {one.images} image{'s' * (one.images > 1)} of {one.network.data}, "
+    words += f"{one.own.size // one.images:,} outputs each"
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in one.network.model.modules()):
+        words += ", statistics of BatchNorm held constant"
+    if not one.own.exact:
+        words += (
+            f"; the first {len(one.own.values)} of {one.own.size:,} eigenvalues, by Lanczos, and distances are over "
+            "these; the trace is an estimate, with its standard error"
+        )
+    return words
 
 
 def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[str, Spectrum]:
@@ -100,7 +125,7 @@ def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[st
     return mean if there or dense is None else {"dense": dense, **mean}
 
 
-def _figure(name: str, title: str, found: Mapping[str, Spectrum]) -> Figure:
+def _figure(name: str, title: str, found: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
     series = {one: list(enumerate(s.values, 1)) for one, s in found.items()}
     most = max(len(s.values) for s in found.values())
     size = max(s.size for s in found.values())
@@ -110,7 +135,7 @@ def _figure(name: str, title: str, found: Mapping[str, Spectrum]) -> Figure:
     return Figure(
         name,
         title,
-        lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, alt=alt),
+        lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, order=order, alt=alt),
         Table(("rank", *found), tuple(rows), (",d", *(".4g" for _ in found))),
     )
 

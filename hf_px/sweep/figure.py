@@ -99,6 +99,9 @@ def _seconds_axis(axes: Any, seconds: Sequence[float]) -> None:
 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
+    low, high = (max(end(seconds, default=1.0), _LEAST_SECONDS) for end in (min, max))
+    if high < 10 * low:  # perhaps no power of ten lies between
+        axes.set_xticks(sorted({float(f"{low:.2g}"), float(f"{high:.2g}")}))
     lowest = f"; {_LEAST_SECONDS} may be less" if min(seconds, default=1.0) < _LEAST_SECONDS else ""
     axes.set_xlabel(f"seconds of pruning, measured once a run{lowest}")
 
