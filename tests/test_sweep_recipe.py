@@ -103,7 +103,7 @@ def test_a_cell_that_outlives_its_sweep_is_left_alone(
 def failed(place: Place, server: Server, killed: int) -> tuple[dict[Path, tuple[int, int]], str]:
     """(files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
     _end(place, GRID[1], [killed])
-    before = files(place.sweep.path(GRID[0]))
+    before = _files(place, GRID[0])
     server.run(place.folder, *_magnitude(place.words(seeds=(1,)), "0.9999", "0.8"), recipe=RECIPE, code=1)
     return before, server.errors(place.folder)
 
@@ -118,14 +118,14 @@ def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple
 @pytest.fixture(scope="module")
 def done(place: Place, server: Server, failed: tuple[dict[Path, tuple[int, int]], str]) -> dict[Path, tuple[int, int]]:
     """The first command again, to the end; files of the cells that had been finished before."""
-    before = failed[0] | files(place.sweep.path(GRID[2]))
+    before = failed[0] | _files(place, GRID[2])
     server.run(place.folder, *place.words(), recipe=RECIPE)
     return before
 
 
 def test_what_was_begun_goes_on_and_what_was_finished_is_left_alone(place: Place, done: dict[Path, Any]) -> None:
     assert all(place.sweep.finished(cell) for cell in GRID)
-    assert done == files(place.sweep.path(GRID[0])) | files(place.sweep.path(GRID[2]))
+    assert done == _files(place, GRID[0]) | _files(place, GRID[2])
     assert re.search(r"ticket: goes on after step \d+ of 6", place.sweep.log(GRID[1]).read_text())
     assert "dense twin: from the cache" in place.sweep.log(GRID[3]).read_text()  # the cells of a seed share it
     assert results(place.sweep.path(GRID[1]))["settings"]["rewind"] == "lr"
@@ -311,7 +311,13 @@ def _magnitude(words: list[str], *sparsities: str) -> list[str]:
     return [word for word in words if word not in ("--rewind", "lr")]
 
 
+def _files(place: Place, cell: Cell) -> dict[Path, tuple[int, int]]:
+    """A cell's, and its log: a run of what is finished says so there, though it changes nothing else."""
+    log = place.sweep.log(cell)
+    return files(place.sweep.path(cell)) | {log: files(log.parent)[log]}
+
+
 def _end(place: Place, cell: Cell, processes: list[int]) -> None:
-    for pid in processes if place.sweep.state(cell) == "running" else ():
+    for pid in {*processes} & {*at_work_in(place.folder)}:  # also where the lock is lost: a test must leave none behind
         os.kill(pid, signal.SIGKILL)
     until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
