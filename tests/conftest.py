@@ -5,10 +5,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hub.loopback import LoopbackHub
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from launching import Server
 
 # read when huggingface_hub and datasets are imported, so set before any test file is. Whatever asks for the Hub gets
 # this one, which is empty but for what a test puts there; a token or a cache of who runs the tests must not leak in
@@ -48,6 +52,16 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
     HfFileSystem.clear_instance_cache()
     yield SERVER
     SERVER.clear_faults()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
+    """Runs recipes in processes that have imported them already; one for all files, as it takes seconds to start."""
+    from launching import Server
+
+    found = Server(tmp_path_factory.mktemp("server"))
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

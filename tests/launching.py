@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 
 REPO = Path(__file__).resolve().parents[1]
@@ -119,79 +120,166 @@ def launch_and_kill(cwd: Path, when: Callable[[], bool], *flags: Any, processes:
                 assert time.monotonic() < deadline, "nothing to kill it at came"
                 time.sleep(0.002)
         finally:
-            for pid in _at_work_in(cwd):  # not the group of the launcher: torch gives each process one of its own
+            for pid in at_work_in(cwd):  # not the group of the launcher: torch gives each process one of its own
                 os.kill(pid, signal.SIGKILL)
             run.wait()
-            while _at_work_in(cwd):
+            while at_work_in(cwd):
                 time.sleep(0.01)
     return (cwd / "killed.log").read_text(errors="replace")
 
 
-SERVER = """
-import importlib.util, json, os, sys
-path = sys.argv[1]
-sys.path.insert(0, os.path.dirname(path))
-spec = importlib.util.spec_from_file_location("recipe", path)
-recipe = sys.modules["recipe"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recipe)
-for line in sys.stdin:
-    cwd, argv = json.loads(line)
-    if (pid := os.fork()) == 0:
-        os.chdir(cwd)
-        log = os.open("run.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(log, 1), os.dup2(log, 2)
-        os.environ.update(HF_PX_CACHE=cwd + "/cache", ACCELERATE_MIXED_PRECISION="no")  # as accelerate launch sets it
-        sys.argv = [path, *argv]
-        code = 1
+def at_work_in(folder: Path) -> list[int]:
+    """Processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            recipe.main()
-            code = 0
-        finally:
-            if code:
-                import traceback
-                traceback.print_exc()
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            found += [int(path.parent.name)] if path.readlink() == folder.resolve() else []
+        except OSError:  # it has just gone, or it is not ours
+            continue
+    return found
+
+
+SERVER = """
+import functools, importlib.util, json, os, sys, traceback
+
+def forked(main, argv, out, err):
+    if pid := os.fork():
+        return pid
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0), os.dup2(out, 1), os.dup2(err, 2)
+    sys.argv = argv
+    code = 1
+    try:
+        code = main() or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+
+def code_of(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+@functools.cache
+def recipe(path):
+    name = "recipe_" + os.path.basename(path).removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    found = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+sys.path.insert(0, sys.argv[1])
+for name in ("prune_finetune.py", "imp.py", "sweep.py"):
+    recipe(os.path.join(sys.argv[1], name))
+
+# a recipe that starts others, its cells, forks too
+import hf_px.sweep.directory
+from hf_px.options import run
+
+class Forked:
+    def __init__(self, words, stdin, stdout, stderr):
+        first = next(i for i, word in enumerate(words) if word.endswith(".py"))  # before it: accelerate launch
+
+        def main():
+            with open("cell.pid", "w") as file:  # before it does anything that one may wait for
+                file.write(str(os.getpid()))
+            run(recipe(words[first]).main)
+
+        self.pid = forked(main, words[first:], stdout.fileno(), stdout.fileno())
+
+    def wait(self, timeout=None):
+        return code_of(self.pid)
+
+class subprocess:
+    Popen, DEVNULL, STDOUT = Forked, None, None
+
+hf_px.sweep.directory.subprocess = subprocess
+
+for line in sys.stdin:
+    path, cwd, argv, environments = json.loads(line)
+    main = recipe(path).main  # here, so that the next run finds it
+
+    def begin(environment):
+        os.chdir(cwd)
+        os.environ.update(environment)
+        return main()
+
+    flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND  # to append: several may write
+    files = [os.open(cwd + name, flags) for name in ("/run.log", "/run.err")]
+    pids = [forked(functools.partial(begin, each), [path, *argv], *files) for each in environments]
+    for file in files:
+        os.close(file)
+    print(json.dumps(pids), flush=True)
+    print(json.dumps([code_of(pid) for pid in pids]), flush=True)
 """
 
 
 class Server:
-    """Imports a recipe once and forks for every run: most of a short run's time is imports."""
+    """Imports the recipes once and forks for every run, and for its cells: most of a short run's time is imports."""
 
-    def __init__(self, recipe: Path, place: Path) -> None:
+    def __init__(self, place: Path) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(recipe)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=environment(place),
+            [sys.executable, "-c", SERVER, str(RECIPE.parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, env=environment(place),
         )  # fmt: skip
 
-    def run(self, cwd: Path, *flags: Any, kill: Callable[[], bool] | None = None) -> str:
-        """To the end, or with kill -9 as soon as `kill()`; what it printed."""
+    def run(
+        self, cwd: Path, *flags: Any, recipe: Path = RECIPE, processes: int = 1, code: int = 0,
+        kill: Callable[[], bool] | None = None,
+    ) -> str:  # fmt: skip
+        """To the end, and to this exit code, or with kill -9 as soon as `kill()`; what it printed, its errors last."""
+        # as accelerate launch sets them
+        each = {"HF_PX_CACHE": str(cwd / "cache"), "ACCELERATE_MIXED_PRECISION": "no"}
+        together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        together |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+        environments = [each | together | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]
+        words = [str(recipe), str(cwd), [str(flag) for flag in flags], environments if processes > 1 else [each]]
         assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps([str(cwd), [str(flag) for flag in flags]]) + "\n")
+        self._server.stdin.write(json.dumps(words) + "\n")
         self._server.stdin.flush()
-        pid = int(self._server.stdout.readline())
+        pids = json.loads(self._server.stdout.readline())
         if kill is not None:
             deadline = time.monotonic() + 200
             while not kill() and time.monotonic() < deadline:
                 time.sleep(0.002)
-            os.kill(pid, signal.SIGKILL)
-        code = int(self._server.stdout.readline())
-        said = (cwd / "run.log").read_text(errors="replace")
-        assert code == (0 if kill is None else -signal.SIGKILL), said[-4000:]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        ended = json.loads(self._server.stdout.readline())
+        said = (cwd / "run.log").read_text(errors="replace") + self.errors(cwd)
+        assert set(ended) == {code if kill is None else -signal.SIGKILL}, said[-4000:]
         return said
+
+    @staticmethod
+    def errors(cwd: Path) -> str:
+        """What the last run there printed to stderr."""
+        return (cwd / "run.err").read_text(errors="replace")
 
     def close(self) -> None:
         self._server.kill()
         self._server.wait()
 
 
-def serving(place: Path, recipe: Path = RECIPE) -> Iterator[Server]:
-    """For a fixture of a whole file."""
-    found = Server(recipe, place)
-    yield found
-    found.close()
+def cell_of(cwd: Path) -> int:
+    """The process that a server's run has last forked for a cell."""
+    return int((cwd / "cell.pid").read_text())
+
+
+def run_here(recipe: ModuleType, cwd: Path, *words: str) -> int:
+    """A recipe's main in this process, which has imported what it takes; what it starts are processes all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        for name, value in environment(cwd).items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", [str(recipe.__file__), *words])
+        return recipe.main()
+
+
+def until(met: Callable[[], bool], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def exists(folder: Path, *patterns: str) -> Callable[[], bool]:
@@ -209,20 +297,15 @@ def outcome(folder: Path, leave_out: Iterable[str] = ("seconds",)) -> dict[str, 
     return found
 
 
+def files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """{file: (inode, time of the last change)}: the same for two looks if nobody wrote in between."""
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     import hf_px
 
     return hf_px.from_pretrained(folder).state_dict()
-
-
-def _at_work_in(folder: Path) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            found += [int(path.parent.name)] if path.readlink() == folder.resolve() else []
-        except OSError:  # it has just gone, or it is not ours
-            continue
-    return found
 
 
 def _free_port() -> int:

@@ -7,59 +7,30 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from launching import REPO, Server, environment, exists, recipe_module, results, serving, small_digits
+from launching import (
+    REPO,
+    Server,
+    cell_of,
+    exists,
+    files,
+    recipe_module,
+    results,
+    run_here,
+    small_digits,
+    until,
+)  # fmt: skip
 
 from hf_px import Mask
 from hf_px.store import save_mask
 from hf_px.sweep import PER_CLASS, ROUNDS, Cell, Sweep, as_figure, as_table, single_shot
 
 RECIPE = REPO / "recipes" / "ablate.py"
-# the recipe, but with cells that are forked from it and need not import torch again; test_data starts them as users do
-FORKING = """
-import os, sys
-import ablate, prune_finetune
-import hf_px.sweep.directory
-from hf_px.options import run
-
-class Forked:
-    def __init__(self, words, stdin, stdout, stderr):
-        self.pid = os.fork()
-        if self.pid:
-            with open("cell.pid", "w") as file:
-                file.write(str(self.pid))
-            return
-        os.dup2(stdout.fileno(), 1), os.dup2(stdout.fileno(), 2)
-        code = 1
-        try:
-            sys.argv = words[words.index("--quiet") + 1 :]
-            run(prune_finetune.main)
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(code)
-
-    def wait(self, timeout=None):
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-class subprocess:
-    Popen, DEVNULL, STDOUT = Forked, None, None
-
-hf_px.sweep.directory.subprocess = subprocess
-
-def main():
-    if code := ablate.main():
-        sys.exit(code)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +52,7 @@ class Place:
         return [*map(str, words), "--checkpoint_steps", "1"]
 
     def run(self, *words: str) -> int:
-        """In this process, which has imported what it takes; the cells are processes of their own all the same."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(self.folder)
-            for name, value in environment(self.folder).items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["ablate.py", *words])
-            return self.recipe.main()
+        return run_here(self.recipe, self.folder, *words)
 
     def table(self) -> dict[str, list[str]]:
         """{first column: the others} of the first table of table.md."""
@@ -116,19 +81,15 @@ def words(place: Place) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server(place: Place) -> Iterator[Server]:
-    (place.folder / "forking.py").write_text(f"import sys\nsys.path.insert(0, {str(RECIPE.parent)!r})\n{FORKING}")
-    yield from serving(place.folder, place.folder / "forking.py")
-
-
-@pytest.fixture(scope="module")
 def killed(place: Place, server: Server, words: list[str]) -> dict[Path, tuple[int, int]]:
     """Killed, with what it had started, in its last cell; the files of the finished one."""
     sweep = Sweep(place.out, ROUNDS)
-    server.run(place.folder, *words, kill=exists(sweep.path(GRID[2]) / "checkpoints", "mask.safetensors"))
-    os.kill(int((place.folder / "cell.pid").read_text()), signal.SIGKILL)
-    _until(lambda: sweep.state(GRID[2]) != "running")
-    return _files(sweep.path(GRID[0]))
+    server.run(
+        place.folder, *words, recipe=RECIPE, kill=exists(sweep.path(GRID[2]) / "checkpoints", "mask.safetensors")
+    )
+    os.kill(cell_of(place.folder), signal.SIGKILL)
+    until(lambda: sweep.state(GRID[2]) != "running")
+    return files(sweep.path(GRID[0]))
 
 
 def test_killed_in_the_midst_what_was_done_is_told(
@@ -147,19 +108,19 @@ def test_killed_in_the_midst_what_was_done_is_told(
 def done(
     place: Place, server: Server, words: list[str], killed: dict[Path, tuple[int, int]]
 ) -> dict[Path, tuple[int, int]]:
-    server.run(place.folder, *words)  # a collapse is no failure
+    server.run(place.folder, *words, recipe=RECIPE)  # a collapse is no failure
     return killed
 
 
 def test_run_again_it_leaves_alone_what_was_finished(place: Place, words: list[str], done: dict[Path, Any]) -> None:
     sweep = Sweep(place.out, ROUNDS)
-    assert done == _files(sweep.path(GRID[0]))
+    assert done == files(sweep.path(GRID[0]))
     assert sweep.finished(GRID[2]) and all(sweep.done(cell) for cell in GRID)
     collapsed = sweep.log(GRID[1]).read_text()
     assert collapsed.count("no path from input to output is left") == 1  # it was not tried twice
-    now = _files(place.out / "cells")
+    now = files(place.out / "cells")
     assert place.run(*words) == 0
-    assert now == _files(place.out / "cells")
+    assert now == files(place.out / "cells")
 
 
 def test_a_pruning_that_was_cut_starts_again(place: Place, done: Any) -> None:
@@ -195,14 +156,14 @@ def test_csv_and_table_hold_what_the_cells_have_told(place: Place, done: Any) ->
 
 
 def test_another_table_does_not_go_into_this_directory(place: Place, done: Any) -> None:
-    before = _files(place.out)
+    before = files(place.out)
     with pytest.raises(ValueError, match=r"was run with other settings: sparsity was 0\.982, now 0\.9"):
         place.run(*place.words("rounds", "--sparsity", "0.9", values=(1, 3), methods=("magnitude", "synflow")))
     with pytest.raises(ValueError, match=r"the directory of another table\? Name another --output_dir"):
         place.run(*place.words("data", values=(1, 2), methods=("snip",)))
     with pytest.raises(ValueError, match="the directory of another table"):
         Sweep(place.out).found()  # nor does a sweep over sparsities
-    assert before == _files(place.out)
+    assert before == files(place.out)
 
 
 # data
@@ -380,15 +341,3 @@ def _rows(text: str) -> dict[str, list[str]]:
     lines = text.split("\nOverlap")[0].splitlines()
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     return {first: rest for first, *rest in found}
-
-
-def _files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """{file: (inode, time of the last change)}"""
-    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
-
-
-def _until(met: Callable[[], bool], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from launching import REPO, Server, exists, outcome, results, serving, small_digits
+from launching import REPO, Server, exists, outcome, results, small_digits
 
 import hf_px
 from hf_px.prunable import prunable
 from hf_px.train import loader
 
-RECIPES = REPO / "recipes"
+RECIPE = REPO / "recipes" / "imp.py"
 EPOCHS, STEPS, LR = 2, 4, 0.05  # 192 images in batches of 48
 
 
@@ -31,8 +31,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    sys.path.insert(0, str(RECIPES))
-    spec = importlib.util.spec_from_file_location("recipe_imp", RECIPES / "imp.py")
+    sys.path.insert(0, str(RECIPE.parent))
+    spec = importlib.util.spec_from_file_location("recipe_imp", RECIPE)
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = found
@@ -201,11 +201,6 @@ def test_a_fifth_of_what_is_left_goes_in_each_round(recipe: ModuleType, sparsity
 # killed
 
 
-@pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from serving(tmp_path_factory.mktemp("server"), RECIPES / "imp.py")
-
-
 WEIGHTS = [  # when to kill it, and what it says when it goes on from the kill before
     ("rewind-00000002*", ""),
     ("dense-00000006*", "rewind: goes on after step"),
@@ -232,16 +227,16 @@ def test_killed_and_resumed_it_gives_the_same_bits(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir(), killed.mkdir()
     flags = [*knobs(data), *flags, "--checkpoint_steps", 2]
-    server.run(whole, *flags)
+    server.run(whole, *flags, recipe=RECIPE)
     checkpoints = killed / "run" / "checkpoints"
     for i, (pattern, said) in enumerate(stages):
-        log = server.run(killed, *flags, *["--resume"][:i], kill=exists(checkpoints, pattern))
+        log = server.run(killed, *flags, *["--resume"][:i], recipe=RECIPE, kill=exists(checkpoints, pattern))
         assert said in log
         assert not results(killed / "run")["finished"]
     assert len(list(checkpoints.glob("pruned-*"))) == 1
-    server.run(killed, *flags, "--resume", kill=exists(killed / "run", "ticket.safetensors"))
+    server.run(killed, *flags, "--resume", recipe=RECIPE, kill=exists(killed / "run", "ticket.safetensors"))
     names = {path.name.rpartition("-")[0] for path in checkpoints.iterdir() if not path.name.startswith(".")}
     assert names <= {"pruned", "ticket", "rewind"}  # earlier rounds have left nothing
-    server.run(killed, *flags, "--resume")
+    server.run(killed, *flags, "--resume", recipe=RECIPE)
     assert outcome(killed / "run") == outcome(whole / "run")
     assert not checkpoints.exists()

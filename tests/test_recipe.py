@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from launching import Server, exists, launch, launch_and_kill, outcome, results, serving, small_digits, weights
+from launching import Server, exists, launch, launch_and_kill, outcome, results, small_digits, weights
 
 import hf_px
 from hf_px.hub.backbones import load
 from hf_px.runs import claim
-
-
-@pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from serving(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +29,10 @@ def knobs(data: Path) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nobody killed."""
     place = tmp_path_factory.mktemp("whole")
-    launch(place, *knobs(data), processes=1)
+    server.run(place, *knobs(data))  # hub/test_hub_recipe.py launches one process as a user does
     return place / "run"
 
 

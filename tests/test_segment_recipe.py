@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from launching import Server, exists, launch, main, outcome, results, serving, small_pairs
+from launching import Server, exists, main, outcome, results, small_pairs
 from PIL import Image
 
 import hf_px
 from hf_px.predict import class_names
-
-
-@pytest.fixture(scope="module", autouse=True)  # at once: it gets ready while others are at work
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from serving(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +98,10 @@ def test_killed_and_resumed_it_gives_the_same_bits(server: Server, whole: Path, 
     assert outcome(run) == outcome(whole)  # the picture too
 
 
-def test_two_processes_measure_what_one_does(whole: Path, data: Path, tmp_path: Path) -> None:
+def test_two_processes_measure_what_one_does(server: Server, whole: Path, data: Path, tmp_path: Path) -> None:
     """Five pictures on two processes: the last batch is uneven. Batch norm trains otherwise; the mask is the same."""
     flags = [*knobs(data), "--epochs", 1, "--eval_epochs", 1, "--gradient_accumulation", 1, "--dense", "skip"]
-    launch(tmp_path, *flags, "--distill", 0, processes=2)
+    server.run(tmp_path, *flags, "--distill", 0, processes=2)  # test_recipe.py launches two as a user does
     both, alone = results(tmp_path / "run"), results(whole)
     assert both["settings"]["processes"] == 2 and both["mask"] == alone["mask"]
     mine, theirs = both["results"]["pruned"], alone["results"]["pruned"]

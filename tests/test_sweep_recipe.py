@@ -9,15 +9,28 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from launching import REPO, environment, exists, recipe_module, results, small_digits
+from launching import (
+    REPO,
+    Server,
+    at_work_in,
+    cell_of,
+    command,
+    environment,
+    exists,
+    files,
+    recipe_module,
+    results,
+    run_here,
+    small_digits,
+    until,
+)  # fmt: skip
 from PIL import Image
 
 from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
@@ -45,13 +58,7 @@ class Place:
         return [*map(str, words), "--rewind", "lr", "--rounds", "1", "--checkpoint_steps", "1"]  # --rewind: imp's alone
 
     def run(self, *words: str) -> int:
-        """In this process, which has imported what it takes; the cells are processes of their own all the same."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(self.folder)
-            for name, value in environment(self.folder).items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["sweep.py", *words])
-            return self.recipe.main()
+        return run_here(self.recipe, self.folder, *words)
 
 
 @pytest.fixture(scope="module")
@@ -60,26 +67,24 @@ def place(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Place
 
 
 @pytest.fixture(scope="module")
-def killed(place: Place) -> Iterator[subprocess.Popen[bytes]]:
+def killed(place: Place, server: Server) -> Iterator[int]:
     """A sweep that was killed in its second cell, which lives on: it has stopped at a breath, and goes when told."""
-    words = [sys.executable, str(RECIPE), *place.words()]
-    with open(place.folder / "sweep.log", "wb") as log:
-        run = subprocess.Popen(
-            words, cwd=place.folder, env=environment(place.folder), stdout=log, stderr=log, start_new_session=True
-        )
     begun = exists(place.sweep.path(GRID[1]) / "checkpoints", "ticket-*")
-    _until(lambda: begun() or run.poll() is not None)
-    for pid in _cell_processes(GRID[1]):
-        os.kill(pid, signal.SIGSTOP)  # or it would be done before we have looked
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    assert begun(), (place.folder / "sweep.log").read_text()[-3000:]
-    yield run
-    _end(place, GRID[1])
+
+    def stopped() -> bool:
+        if begun():
+            os.kill(cell_of(place.folder), signal.SIGSTOP)  # or it would be done before we have looked
+        return begun()
+
+    said = server.run(place.folder, *place.words(), recipe=RECIPE, kill=stopped)
+    cell = cell_of(place.folder)
+    assert begun(), said[-3000:]
+    yield cell
+    _end(place, GRID[1], [cell])
 
 
 def test_a_cell_that_outlives_its_sweep_is_left_alone(
-    place: Place, killed: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+    place: Place, killed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, third, fourth = GRID
     assert place.run(*place.words("--dry_run")) == 0
@@ -90,52 +95,43 @@ def test_a_cell_that_outlives_its_sweep_is_left_alone(
 
     rows = list(csv.DictReader((place.folder / "out" / "results.csv").open()))  # written when the first was done
     assert [(row["method"], row["seed"]) for row in rows] == [("magnitude", "0")]
-    _end(place, second)  # now it is killed too
+    _end(place, second, [killed])  # now it is killed too
     assert place.sweep.state(second) == "unfinished"
 
 
 @pytest.fixture(scope="module")
-def failed(place: Place, killed: subprocess.Popen[bytes]) -> tuple[int, dict[Path, tuple[int, int]], str]:
-    """(exit code, files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
-    import contextlib
-    import io
-
-    _end(place, GRID[1])
-    before = _files(place.sweep.path(GRID[0]))
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        words = place.words(seeds=(1,))
-        words[1:5] = ["magnitude", "--sparsities", "0.9999", "0.8"]
-        words = [word for word in words if word not in ("--rewind", "lr")]
-        code = place.run(*words)
-    return code, before, said.getvalue()
+def failed(place: Place, server: Server, killed: int) -> tuple[dict[Path, tuple[int, int]], str]:
+    """(files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
+    _end(place, GRID[1], [killed])
+    before = _files(place, GRID[0])
+    server.run(place.folder, *_magnitude(place.words(seeds=(1,)), "0.9999", "0.8"), recipe=RECIPE, code=1)
+    return before, server.errors(place.folder)
 
 
-def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple[int, Any, str]) -> None:
-    code, _, said = failed
-    assert code == 1
+def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple[Any, str]) -> None:
+    _, said = failed
     assert "magnitude-0.9999-s1 failed" in said and "no path from input to output is left" in said
-    assert "1 of 2 cells failed" in said
+    assert "1 of 2 cells failed" in said and "Traceback" not in said
     assert place.sweep.finished(GRID[2]) and not place.sweep.finished(Cell("magnitude", 0.9999, 1))
 
 
 @pytest.fixture(scope="module")
-def done(place: Place, failed: tuple[int, dict[Path, tuple[int, int]], str]) -> dict[Path, tuple[int, int]]:
+def done(place: Place, server: Server, failed: tuple[dict[Path, tuple[int, int]], str]) -> dict[Path, tuple[int, int]]:
     """The first command again, to the end; files of the cells that had been finished before."""
-    assert failed
-    before = failed[1] | _files(place.sweep.path(GRID[2]))
-    assert place.run(*place.words()) == 0
+    before = failed[0] | _files(place, GRID[2])
+    server.run(place.folder, *place.words(), recipe=RECIPE)
     return before
 
 
 def test_what_was_begun_goes_on_and_what_was_finished_is_left_alone(place: Place, done: dict[Path, Any]) -> None:
     assert all(place.sweep.finished(cell) for cell in GRID)
-    assert done == _files(place.sweep.path(GRID[0])) | _files(place.sweep.path(GRID[2]))
+    assert done == _files(place, GRID[0]) | _files(place, GRID[2])
     assert re.search(r"ticket: goes on after step \d+ of 6", place.sweep.log(GRID[1]).read_text())
     assert "dense twin: from the cache" in place.sweep.log(GRID[3]).read_text()  # the cells of a seed share it
     assert results(place.sweep.path(GRID[1]))["settings"]["rewind"] == "lr"
-    now = _files(place.folder / "out" / "cells")
+    now = files(place.folder / "out" / "cells")
     assert place.run(*place.words()) == 0  # nothing left to do
-    assert now == _files(place.folder / "out" / "cells")
+    assert now == files(place.folder / "out" / "cells")
 
 
 def test_the_csv_holds_what_each_run_has_told(place: Place, done: dict[Path, Any]) -> None:
@@ -166,10 +162,48 @@ def test_the_table_is_mean_and_deviation_of_the_csv(place: Place, done: dict[Pat
 
 
 def test_other_settings_are_an_error_before_any_work(place: Place, done: dict[Path, Any]) -> None:
-    before = _files(place.folder / "out")
+    before = files(place.folder / "out")
     with pytest.raises(ValueError, match=r"magnitude-0\.8-s0 was run with other settings: epochs was 2, now 3"):
         place.run(*place.words(epochs=3))
-    assert before == _files(place.folder / "out")
+    assert before == files(place.folder / "out")
+
+
+def test_launched_as_a_user_does(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By accelerate, whose exit code says that the cell has failed; and the last words are the recipe's."""
+    place = Place(tmp_path, recipe)
+    assert place.run(*_magnitude(place.words(seeds=(0,)), "0.9999")) == 1
+    said = capsys.readouterr().err
+    assert "magnitude-0.9999-s0 failed with exit code 1" in said and "1 of 1 cells failed" in said
+    assert said.index("prune_finetune: error: no path from input to output is left") < said.index("1 of 1")
+    assert "Traceback" not in said
+
+
+# what forked cells do and leave, and the lock they keep, is the same, and tested above; here a launcher stands between
+@pytest.mark.slow
+def test_launched_as_a_user_does_and_killed(recipe: ModuleType, tmp_path: Path) -> None:
+    place, cell = Place(tmp_path, recipe), GRID[1]
+    words = place.words(seeds=(0,))
+    words.remove("magnitude")
+    begun = exists(place.sweep.path(cell) / "checkpoints", "ticket-*")
+    with open(tmp_path / "sweep.log", "wb") as log:
+        run = subprocess.Popen(
+            command(*words, recipe=RECIPE), cwd=tmp_path, env=environment(tmp_path), stdout=log, stderr=log
+        )
+    try:
+        until(lambda: begun() or run.poll() is not None)
+        for pid in (left := [pid for pid in at_work_in(tmp_path) if pid != run.pid]):
+            os.kill(pid, signal.SIGSTOP)
+    finally:
+        run.kill()
+        run.wait()
+    assert begun() and len(left) == 2, (tmp_path / "sweep.log").read_text()[-3000:]  # accelerate's and the recipe's
+    assert place.sweep.state(cell) == "running" and place.sweep.start(cell, ["false"]) is None
+    os.kill(left[0], signal.SIGKILL)
+    until(lambda: at_work_in(tmp_path) == left[1:])
+    assert place.sweep.state(cell) == "running"  # as long as one of them lives
+    _end(place, cell, left[1:])
+    assert place.run(*words) == 0 and place.sweep.finished(cell)
+    assert re.search(r"ticket: goes on after step \d+ of 6", place.sweep.log(cell).read_text())
 
 
 @pytest.mark.parametrize(
@@ -270,32 +304,20 @@ def _line(table: str, method: str) -> str:
     return next(line for line in table.splitlines() if line.startswith(f"| {method} |"))
 
 
-def _files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """{file: (inode, time of the last change)}"""
-    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+def _magnitude(words: list[str], *sparsities: str) -> list[str]:
+    """The same sweep, of this method alone and at these sparsities."""
+    where = words.index("--seeds")
+    words = ["--methods", "magnitude", "--sparsities", *sparsities, *words[where:]]
+    return [word for word in words if word not in ("--rewind", "lr")]
 
 
-def _until(met: Callable[[], bool], seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def _files(place: Place, cell: Cell) -> dict[Path, tuple[int, int]]:
+    """A cell's, and its log: a run of what is finished says so there, though it changes nothing else."""
+    log = place.sweep.log(cell)
+    return files(place.sweep.path(cell)) | {log: files(log.parent)[log]}
 
 
-def _cell_processes(cell: Cell) -> list[int]:
-    """Those that a cell of this test's has started, by the output directory in their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-            if f"out/cells/{cell.name}" in words and str(RECIPE.parent / f"{cell.kind}.py") in words:
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def _end(place: Place, cell: Cell) -> None:
-    for pid in _cell_processes(cell):
+def _end(place: Place, cell: Cell, processes: list[int]) -> None:
+    for pid in {*processes} & {*at_work_in(place.folder)}:  # also where the lock is lost: a test must leave none behind
         os.kill(pid, signal.SIGKILL)
-    _until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
+    until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files

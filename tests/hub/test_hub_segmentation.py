@@ -67,7 +67,7 @@ def test_from_a_hub_backbone_to_a_segmenter_that_strangers_load(alice: HfApi, tm
     said = launch(
         tmp_path, "--model", "deeplabv3plus_test_resnet", "--backbone", "alice/backbone", "--data", "alice/shapes",
         "--image_size", 33, "--sparsity", 0.9, "--rounds", 2, "--per_class", 3, "--epochs", 3, "--batch_size", 4,
-        "--lr", 0.05, "--push_to_hub", "alice/ticket", "--output_dir", "run", processes=1,
+        "--lr", 0.05, "--push_to_hub", "alice/ticket", "--output_dir", "run",
     )  # fmt: skip
     assert 'hf_px.from_pretrained("alice/ticket")' in said
     told = results(tmp_path / "run")
