@@ -1,4 +1,4 @@
-"""recipes/sweep.py, launched as a user does: killed, run again, with a cell that fails; its CSV, table and figure."""
+"""recipes/sweep.py: killed, run again, with a cell that fails; its CSV, table and figure. Cells are forked, one launched."""
 
 from __future__ import annotations
 
