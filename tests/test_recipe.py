@@ -1,4 +1,4 @@
-"""recipes/prune_finetune.py, launched as a user does: killed and resumed, on two processes, and on bad input."""
+"""recipes/prune_finetune.py, launched or forked: killed and resumed, on two processes, and on bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""recipes/sweep.py: killed, run again, with a cell that fails; its CSV, table and figure. Cells are forked, one launched."""
+"""recipes/sweep.py: killed, run again, with a cell that fails; its CSV, table and figure. Most cells are forked."""
 
 from __future__ import annotations
 
