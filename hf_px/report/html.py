@@ -53,7 +53,7 @@ summary{cursor:pointer;color:var(--link);padding:.45rem 0;font-size:.94rem}
 .scroll{overflow:auto;max-height:28rem;border:1px solid var(--rule);border-radius:6px;background:var(--ground);
 max-width:100%}
 .facts .scroll,.free .scroll{max-height:none}
-.facts td{white-space:normal;min-width:6.5rem}
+.facts td,.facts thead th,.facts .long{white-space:normal;min-width:6.5rem}
 table{border-collapse:separate;border-spacing:0;font-size:.875rem;line-height:1.4;font-variant-numeric:tabular-nums;
 min-width:100%}
 caption{text-align:left;color:var(--dim);padding:.4rem .6rem}
@@ -70,7 +70,7 @@ th.long,td.long{white-space:normal;min-width:10rem;max-width:24rem}
 pre{margin:0;padding:.7rem .8rem;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
 white-space:pre-wrap;overflow-wrap:anywhere;background:var(--ground);border:1px solid var(--rule);border-radius:6px}
 footer{padding:2rem 8px 2.5rem;color:var(--dim);font-size:.9rem}
-.scroll+p,pre+.scroll,.scroll+.figures,.figures+.scroll,.figures+.free,p+.free{margin-top:14px}
+.scroll+p,pre+.free,.scroll+.figures,.figures+.scroll,.figures+.free,p+.free{margin-top:14px}
 @media(min-width:700px){header,main,footer{padding-left:24px;padding-right:24px}}
 @media(min-width:760px){.figures{grid-template-columns:repeat(2,minmax(0,1fr))}}
 @media(min-width:1100px){section{display:grid;grid-template-columns:19rem minmax(0,1fr);column-gap:2rem}
@@ -218,7 +218,11 @@ def _settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A setting as text: words as they are, all else as JSON has it."""
+    """A setting as text: words as they are, several with commas between them, all else as JSON has it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {shown(value[key])}" for key in sorted(value, key=str))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value))
     return value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False)
 
 
