@@ -168,6 +168,8 @@ def test_other_settings_are_an_error_before_any_work(place: Place, done: dict[Pa
     assert before == files(place.folder / "out")
 
 
+# 13 s; a recipe is launched by accelerate in tests/hub/test_hub_recipe.py too
+@pytest.mark.slow
 def test_launched_as_a_user_does(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By accelerate, whose exit code says that the cell has failed; and the last words are the recipe's."""
     place = Place(tmp_path, recipe)
