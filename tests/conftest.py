@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
     HfFileSystem.clear_instance_cache()
     yield SERVER
     SERVER.clear_faults()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_precision_is_left_behind() -> Iterator[None]:
+    """A Trainer sets the precision of the whole process: with bf16 of one file, the next one would train."""
+    yield
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
 
 
 @pytest.fixture(scope="session")
