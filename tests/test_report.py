@@ -373,6 +373,19 @@ def test_a_damaged_ticket_is_named(ticket: Path, tmp_path: Path, capsys) -> None
     assert not (tmp_path / "report" / "index.html").exists()
 
 
+def test_an_excluded_tensor_is_redrawn_neither_in_the_ticket_nor_in_the_dense_network(tmp_path: Path) -> None:
+    model = resnet20(generator=torch.Generator().manual_seed(1))
+    mask = hf_px.prune(model, "random", sparsity=0.9, exclude=["conv.weight", "fc.weight"], progress=False)
+    hf_px.Ticket(mask.apply_(model), mask).save_pretrained(tmp_path / "part")
+    run(tmp_path / "part", *QUICK, "--data", "digits", "--output", tmp_path / "report")
+    ((x, _),) = load_pruning_set("digits", model, 1, 100, 0)
+    x = x[torch.linspace(0, 9, 4).round().long()]
+    whole = spectrum(model, [x], hf_px.Mask.ones(mask.tensors_of(model)), draws=1, progress=False)
+    (row,) = table(tmp_path / "report", "spectrum")
+    expected = distance(whole, spectrum(model, [x], mask, draws=1, progress=False))
+    assert float(row["distance, mean of draws"]) == pytest.approx(expected, abs=1e-4)
+
+
 def test_what_is_asked_of_tickets_in_vain_is_refused(ticket: Path, tmp_path: Path, capsys) -> None:
     assert "all that is named are tickets" in fails(capsys, ticket, "--scorers", "px", "--output", tmp_path / "report")
 

@@ -105,7 +105,9 @@ def _measure(network: Network, parts: Parts, how: How, times: tuple[Latency, Lat
         if draws:
             told |= {"draws": draws, "weights": _beyond_draws(model, mask, how)}
             mean = _spectrum(parts, how, model, x, network.mask, told)
-            mean_dense = _spectrum(parts, how, model, x, None, {**told, "mask": "dense"}) if pruned else mean
+            # of the tensors that the mask has: an excluded one is drawn for neither, or the draws would differ
+            whole = Mask.ones(mask.tensors_of(model))
+            mean_dense = _spectrum(parts, how, model, x, whole, {**told, "mask": "dense"}) if pruned else mean
     return Measured(
         network,
         summary(model, mask, input_size=size),
