@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .flags import add_command
+
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 _WHERE = "a directory, or owner/name on the Hub"
 _EXAMPLES = {
@@ -80,17 +82,7 @@ _LAYOUT_HELP = (
 
 
 def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=f"examples:\n{_EXAMPLES[name]}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    command.set_defaults(run=run)
-    return command
+    return add_command(commands, name, text, run, epilog=f"examples:\n{_EXAMPLES[name]}")
 
 
 def _revision(command: argparse.ArgumentParser) -> None:

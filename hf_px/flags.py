@@ -1,4 +1,4 @@
-"""Words of the command line that become things: a device, a whole number."""
+"""Words of the command line that become things: a command, a device, a whole number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ import argparse
 from typing import Any
 
 from .errors import first_line
+
+
+def add_command(
+    commands: Any, name: str, text: str, run: Any, *, epilog: str, description: str = ""
+) -> argparse.ArgumentParser:
+    """A command's parser: what `hf-px --help` says of it, what its own help says, and the function that runs it."""
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=description or f"{text[0].upper()}{text[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    command.set_defaults(run=run)
+    return command
 
 
 def device_of(text: str | None) -> Any:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .flags import at_least, device_of
+from .flags import add_command, at_least, device_of
 
 EXAMPLES = """\
 examples:
@@ -23,16 +23,15 @@ PARTS = ("spectrum", "latency")
 
 
 def add_to(commands: Any) -> None:
-    command: argparse.ArgumentParser = commands.add_parser(
+    command = add_command(
+        commands,
         "report",
-        help="show a ticket or model: spectrum, width, cost, scores, overlap; as a page, Markdown and tables",
+        "show a ticket or model: spectrum, width, cost, scores, overlap; as a page, Markdown and tables",
+        report_command,
         description="Measure tickets or models and write one page about them that opens from disk, with the same as "
         "Markdown, CSV and JSON. Interrupted, the same command goes on where it was.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    command.set_defaults(run=report_command)
     command.add_argument(
         "networks",
         metavar="TICKET_OR_MODEL",
@@ -42,7 +41,6 @@ def add_to(commands: Any) -> None:
     out = command.add_argument_group("output")
     out.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="(default: report)")
     out.add_argument("--quiet", action="store_true", help="no progress bar")
-    out.add_argument("--traceback", action="store_true", help="show where an error comes from")
 
     cut = command.add_argument_group("models: prune them here; tickets are shown as they are")
     cut.add_argument(

@@ -22,7 +22,7 @@ LEVELS = [
     ["hub", "store", "checkpoint"],
     [
         "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "fitting", "runs", "twin",
-        "trackers", "publish", "job", "sweep", "report", "flags", "reporting", "commands", "cli",
+        "trackers", "publish", "job", "sweep", "report", "flags", "pruning", "reporting", "commands", "cli",
     ],
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -29,7 +29,7 @@ from ..batches import Batch, Batches
 from ..forward import call_with, input_shape, undisturbed
 from ..mask import Mask
 from ..prunable import prunable
-from .live import live_bits
+from .live import live_bits, total
 
 PRODUCTS = "products of two activations"
 NO_FASTER = (
@@ -69,8 +69,7 @@ class Cost:
 
     @property
     def live(self) -> int | None:
-        live = [row.live for row in self.rows]
-        return None if None in live else sum(n for n in live if n is not None)
+        return total(row.live for row in self.rows)
 
     @property
     def macs_dense(self) -> int:

@@ -15,6 +15,12 @@ from ..linearize import live_weights
 from ..mask import Mask
 
 
+def total(counts: Iterable[int | None]) -> int | None:
+    """Their sum; unknown where one of them is."""
+    found = list(counts)
+    return None if None in found else sum(n for n in found if n is not None)
+
+
 def live_bits(
     model: nn.Module, mask: Mask, batches: Iterable[Any] | None = None, input_size: Sequence[int] | None = None
 ) -> tuple[dict[str, Tensor] | None, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..mask import Mask
-from .live import live_bits
+from .live import live_bits, total
 from .width import width
 
 
@@ -44,8 +44,7 @@ class Summary:
 
     @property
     def dead(self) -> int | None:
-        dead = [row.dead for row in self.rows]
-        return None if None in dead else sum(d for d in dead if d is not None)
+        return total(row.dead for row in self.rows)
 
     @property
     def nominal_sparsity(self) -> float:

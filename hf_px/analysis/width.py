@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..mask import Mask
+from .live import total
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class Width:
 
     @property
     def live(self) -> int | None:
-        live = [row.live for row in self.rows]
-        return None if None in live else sum(n for n in live if n is not None)
+        return total(row.live for row in self.rows)
 
     @property
     def bottlenecks(self) -> list[str]:

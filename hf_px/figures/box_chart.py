@@ -12,7 +12,6 @@ from .frame import (
     WIDTH,
     Key,
     heading,
-    horizontal,
     items,
     keys,
     legend,
@@ -25,7 +24,6 @@ from .rows import rows
 from .text import back, clean, escape, number, text
 
 Five = tuple[float, float, float, float, float]
-_MANY = 25
 
 
 def boxes(
@@ -65,13 +63,8 @@ def boxes(
 
     place = rows(names, top + LINE + 8, 11.0 * max(1, len(series)), gap=4.0 if len(series) < 2 else 10.0)
     axis = axis.at(place.left + 6, place.right - 4)
-    ticks = axis.ticks(4 if place.right - place.left < 200 else 6)
-    body += horizontal(axis, ticks, place.top - 9, place.bottom + 2, place.top - 13)
-    height = place.bottom + 10
-    if len(names) > _MANY:
-        body += horizontal(axis, ticks, place.bottom, place.bottom + 2, place.bottom + 14)
-        height += 12
-    body += place.labels()
+    drawn, height = place.ruled(axis, above=9)
+    body += drawn
     for name, value in marks.items():
         body += mark_line(axis(value), place.top - 4, place.bottom, of_marks[name], f"{clean(name)} at {value:.4g}")
     for i, layer in enumerate(names):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .axis import around, usable
-from .frame import EDGE, LINE, WIDTH, Item, heading, horizontal, keys, legend, marker, picture
+from .frame import EDGE, LINE, WIDTH, Item, heading, keys, legend, marker, picture
 from .rows import rows
 from .text import back, clean, escape, number, text, width
 
-_MANY = 25  # rows: the numbers of the axis stand below too
 _WIDEST = 100.0  # of a column of numbers
 
 
@@ -52,13 +51,8 @@ def layers(
     axis = around([*least, *(wholes or ())], zero=True, room=0.0).at(place.left, place.right)
     if not single:  # a shape at the end of the axis has its half beyond
         axis = axis.at(place.left + 5, place.right - 5)
-    ticks = axis.ticks(4 if place.right - place.left < 200 else 6)
-    body += horizontal(axis, ticks, place.top - 3, place.bottom + 2, place.top - 7)
-    height = place.bottom + 10
-    if len(names) > _MANY:
-        body += horizontal(axis, ticks, place.bottom, place.bottom + 2, place.bottom + 14)
-        height += 12
-    body += place.labels()
+    drawn, height = place.ruled(axis, above=3)
+    body += drawn
 
     zero = axis(0.0)
     for i, layer in enumerate(names):

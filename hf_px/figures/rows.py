@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .frame import EDGE, INNER, WIDTH
+from .axis import Axis
+from .frame import EDGE, INNER, WIDTH, horizontal
 from .text import SIZE, clean, front, text, width
 
 _WIDEST = 175.0  # of a column of names, in units: blocks.11.attn.qkv.weight has its place in it
 _LEAST = 90.0  # for what is drawn
+_MANY = 25  # rows: the numbers of the axis stand below too
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class Rows:
 
     def middle(self, i: int) -> float:
         return self.top + self.step * (i + 1) - (self.band + self.gap) / 2
+
+    def ruled(self, axis: Axis, above: float) -> tuple[list[str], float]:
+        """The axis's rules through all rows, its numbers on top and, below many rows, again; names; where it ends."""
+        ticks = axis.ticks(4 if self.right - self.left < 200 else 6)
+        found = horizontal(axis, ticks, self.top - above, self.bottom + 2, self.top - above - 4)
+        end = self.bottom + 10
+        if len(self.names) > _MANY:
+            found += horizontal(axis, ticks, self.bottom, self.bottom + 2, self.bottom + 14)
+            end += 12
+        return found + self.labels(), end
 
     def labels(self) -> list[str]:
         found = []
