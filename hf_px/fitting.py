@@ -11,7 +11,7 @@ from .data import Data, data_config, takes_whole
 from .errors import first_line
 from .forward import output_tensor
 from .tasks import CLASSIFICATION, Task
-from .train import Plan
+from .train import Plan, channels_last
 
 
 def images_of_(model: nn.Module, data: Data, task: Task, side: int | None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def check_runs(name: str, model: nn.Module, data: Data, task: Task, images: dict
     if task is not CLASSIFICATION and min(size[1:]) < 17:
         raise ValueError(f"--image_size {min(size[1:])}: too small for a network that looks at sixteenths; at least 17")
     try:
-        logits = output_tensor(model(torch.zeros(2, *size)))
+        logits = output_tensor(model(channels_last(torch.zeros(2, *size))))
     except Exception as error:  # whatever a model does with images that it does not take
         raise ValueError(f"{name} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}") from error
     if logits.shape[1:] != task.answers(classes, *size[1:]):

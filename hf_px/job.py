@@ -335,7 +335,10 @@ class Job:
         """Take off what `prepare` put on the model, and let go of it."""
         model = self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
         inner = getattr(model, "_orig_mod", model)
-        vars(inner).pop("forward", None)  # accelerate puts the method back as an attribute, which hides the class's
+        # accelerate puts the method back as an attribute, which hides the class's; and would not prepare it again, so
+        # that it would be trained in full precision the second time
+        for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
+            vars(inner).pop(name, None)
         self.accelerator.free_memory()
 
     def scaler_state(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ figure is the median over the turns of the ratio within a turn. Budgets in brack
   literal     Algorithm 1 as printed: three forward passes and a backward pass per batch / one px round (at least 2)
   memory      peak of a px round / peak of one training step on the same batch                         (at most 1)
   allocation  the global mask of 25 million scores, in seconds                                         (under 1)
+  loop        images a second of the recipe's loop, data, augmentation and kept zeros included, in full and in half
+              precision / those of a bare loop: the same ResNet-20, one batch of 128 over and over  (at least 0.9)
   kernel      all 1,000 eigenvalues of a dense ResNet-20's NTK on 100 images of 32x32, in a process of its own: seconds
               and the peak of its memory, Python and torch included                        (under 120 s and 4 GiB)
 """
@@ -15,12 +17,15 @@ figure is the median over the turns of the ratio within a turn. Budgets in brack
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import io
 import json
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -256,6 +261,81 @@ def measure_kernel() -> None:
     print(json.dumps({"seconds": seconds, "peak_bytes": _status("VmHWM")}))
 
 
+def loop(turns: int) -> dict[str, dict[str, float]]:
+    """By precision, each in a process of its own: accelerate takes one precision for all its life."""
+    found = {}
+    for precision in ("no", "bf16"):
+        command = [sys.executable, __file__, "--loop-in", precision, "--turns", str(turns)]
+        command += ["--threads", str(torch.get_num_threads())]
+        found[precision] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        print(
+            f"training ResNet-20, {'float32' if precision == 'no' else precision}: "
+            f"{found[precision]['images_per_second']:.0f} images a second, a bare loop "
+            f"{found[precision]['bare_images_per_second']:.0f}: {found[precision]['ratio']:.2f} (at least 0.9)"
+        )
+    return found
+
+
+def measure_loop(turns: int, precision: str, steps: int = 60) -> None:
+    """Both loops in turns of an epoch; the recipe's goes on where its last one ended, and saves a checkpoint there."""
+    import prune_finetune as recipe
+
+    from hf_px.job import Job
+    from hf_px.options import parse
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder) / "images")
+        words = f"--data {folder}/images --scorer random --dense skip --epochs 1000 --eval_epochs 1000"
+        words += f" --mixed_precision {precision} --output_dir {folder}/run"
+        kinds = (recipe.Backbone, recipe.Examples, recipe.Pruning, recipe.Training, recipe.Output)
+        backbone, examples, pruning, training, output = parse(kinds, "", words.split())
+        with contextlib.redirect_stdout(io.StringIO()):
+            job = Job("prune_finetune", backbone, examples, training, output, pruning)
+            mask = job.mask()
+        bare = network("resnet20").train()
+        x = torch.randn(job.plan.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+        y = torch.arange(len(x)) % len(job.data.classes)
+        done = 0
+
+        def launched() -> None:
+            nonlocal done
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                recipe.train(job, "ticket", job.model, mask, start=done, stop=done + steps)
+            done += steps
+
+        optimizer = torch.optim.SGD(bare.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+        def by_hand() -> None:
+            for _ in range(steps):
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                    loss = F.cross_entropy(bare(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        s = compare({"recipe": launched, "bare": by_hand}, turns, f"loop, {precision}")
+        images = steps * len(x)
+        found = {
+            "images_per_second": images / statistics.median(s["recipe"]),
+            "bare_images_per_second": images / statistics.median(s["bare"]),
+            "ratio": ratio(s["bare"], s["recipe"]),
+        }
+        print(json.dumps(found))
+
+
+def write_images(folder: Path) -> None:
+    """Noise of CIFAR's size: 60 batches of 128 and a few to test on."""
+    import datasets
+    from PIL import Image
+
+    pixels = torch.randint(256, (7680, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for split, count in {"train": 7680, "test": 20}.items():
+        rows = {"image": [Image.fromarray(p.numpy()) for p in pixels[:count]], "label": [i % 10 for i in range(count)]}
+        table = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+        folder.mkdir(exist_ok=True)
+        table.to_parquet(folder / f"{split}-0.parquet")
+
+
 def allocation() -> float:
     generator = torch.Generator().manual_seed(0)
     scores = {f"layer{i:02}": torch.rand(500, 1000, generator=generator) for i in range(50)}
@@ -271,8 +351,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="threads for torch (default: its own choice)")
     parser.add_argument("--all", action="store_true", help="time one round of every scorer too")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--loop", action="store_true", help="the line `loop` alone")
     parser.add_argument("--kernel", action="store_true", help="the line `kernel` alone, as JSON")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--loop-in", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -280,6 +362,11 @@ def main() -> None:
         return measure_peak(*options.peak)
     if options.kernel:
         return measure_kernel()
+    if options.loop_in:
+        return measure_loop(options.turns, options.loop_in)
+    if options.loop:
+        loop(options.turns)
+        return None
     results: dict[str, object] = {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
         "turns": options.turns,
@@ -302,6 +389,7 @@ def main() -> None:
             print(f"  one round of {other:<12} {found[f'{other}_round_seconds']:.3f} s")
     results["allocation_seconds"] = allocation()
     print(f"\nallocation of 25 million scores          {results['allocation_seconds']:.2f} s (under 1)")
+    results["loop"] = loop(options.turns)
     if Path("/proc/self/status").exists():
         results["kernel"] = found = kernel()
         print(f"NTK of ResNet-20, 100 images               {found['seconds']:.1f} s (under 120), ", end="")

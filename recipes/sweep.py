@@ -2,7 +2,7 @@
 
     python recipes/sweep.py --config recipes/configs/cifar10-resnet20.yaml --methods px snip magnitude random \\
             --sparsities 0.36 0.5904 0.738 0.8322 0.893 0.9312 0.956 0.9717 0.982 --seeds 0 1 2 --output_dir out/sweep
-        a figure of the paper; imp is a method too (recipes/imp.py)
+        a figure of the paper; imp is a method too (recipes/imp.py), and px:running is px with --norm running
     python recipes/sweep.py ... --dry_run
         lists the cells, and which are done
     python recipes/sweep.py ... -- --epochs 20 --keep_head true
@@ -36,9 +36,9 @@ from hf_px.allocate import scope
 from hf_px.data import check_source
 from hf_px.hub.backbones import check_name
 from hf_px.options import at_least, parse, run, settings_of
-from hf_px.registry import nearest, scorers
+from hf_px.registry import nearest, norm_option, scorers
 from hf_px.rounds import checked_schedule, checked_sparsity, list_scorers
-from hf_px.sweep import Cell, Sweep, check_figures
+from hf_px.sweep import Cell, Sweep, check_figures, parts_of
 
 RECIPES = Path(__file__).resolve().parent
 # a cell's own, and what the sweep sees to itself
@@ -55,7 +55,7 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="a yaml file of prune_finetune's options, for every cell")
-    add("--methods", nargs="+", default=["px"], metavar="NAME", help="of `hf-px scorers`, or imp (default: px)")
+    add("--methods", nargs="+", default=["px"], metavar="NAME", help="of `hf-px scorers`; px:running; imp (default: px)")
     add("--sparsities", nargs="+", type=float, default=[0.982], metavar="S", help="in [0, 1) (default: 0.982)")
     add("--seeds", nargs="*", type=int, default=[0], metavar="SEED", help="(default: 0)")
     add("--output_dir", type=Path, default=Path("out/sweep"), metavar="DIR", help="(default: out/sweep)")
@@ -182,7 +182,10 @@ def check(asked: argparse.Namespace) -> None:
     """Refuse what can be refused at once."""
     known = [*list_scorers(), "imp"]
     for method in asked.methods:
-        if method not in known:
+        scorer, norm = parts_of(method)
+        if scorer in scorers:
+            norm_option(scorers[scorer], norm)
+        elif method not in known:
             raise ValueError(f"--methods {method}: unknown; {nearest(method, known, 0.4)}There are: {', '.join(known)}")
     for sparsity in asked.sparsities:
         checked_sparsity(sparsity, scope("global"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -15,22 +16,37 @@ from .draw import balanced, batches_of
 from .expects import check_labels, data_config, num_classes
 from .load import NOISE, check_source, elsewhere
 from .pair_images import pair_batches
-from .seeded import Seeded
+from .seeded import Seeded, pair, uniforms
 from .source import Data, open_data
 from .split import Split
+from .together import together
 from .transforms import test_transform, train_transform
 
 
 class TrainImages(Seeded):
-    """x = augment(image, seed, epoch, index)."""
+    """x = augment(image, seed, epoch, index); a batch at a time where the images are small and kept as they are."""
 
     def __init__(self, data: Data[Split], images: Mapping[str, Any], seed: int) -> None:
         self.split = data.train
         self.transform = train_transform(data, images)
+        self.together = together(data, images)
         self.seed = seed
 
     def __len__(self) -> int:
         return len(self.split)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
+        if self.together is None:
+            return super().__getitem__(key)
+        x, y = self.batch([key])
+        return x[0], int(y[0])
+
+    def batch(self, keys: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        if self.together is None:
+            return super().batch(keys)
+        epochs, indices = np.array([pair(key) for key in keys]).T
+        pixels = self.split.pixels(indices, self.together.fit)
+        return self.together(pixels, uniforms(self.seed, epochs, indices, 3)), self.split.labels[indices]
 
     def item(self, index: int) -> tuple[Tensor, int]:
         return self.transform(self.split.image(index)), int(self.split.labels[index])

@@ -1,7 +1,7 @@
 """A split: labels in memory, images decoded when asked for, small ones only once.
 
 Measured on CIFAR-10, CPU time, best of 15: 32x32 pixels take 72 µs to decode from PNG, 118 from WebP, 11 if they are
-kept as bytes; crop, flip and normalise take 90.
+kept as bytes; crop, flip and normalise take 90, and in batches of 128 all of this takes BATCH.
 """
 
 from __future__ import annotations
@@ -48,6 +48,23 @@ class Split:
             self._kept[index] = np.asarray(image)
             self._there[index] = True  # after the pixels: a worker that sees it sees them
         return image
+
+    def pixels(self, indices: np.ndarray, fit: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
+        """N x H x W x 3, uint8, of images that are kept; `fit` makes one that has not the size of the first have it."""
+        if len(outside := indices[(indices < 0) | (indices >= len(self))]):
+            raise IndexError(f"image {outside[0]} of {len(self)}")
+        assert self._kept is not None
+        for index in indices[~self._there[indices]]:
+            self.image(int(index))
+        found = self._kept[indices]
+        for place in np.flatnonzero(~self._there[indices]):
+            found[place] = fit(self.image(int(indices[place])))
+        return found
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is room for all of its images."""
+        return self._kept is not None
 
     def digest_parts(self) -> Iterator[bytes]:
         """What a cache knows the data by: all labels and sixteen images."""

@@ -27,7 +27,7 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
 
     pixels, normalise = _ends(data, images)
     _, height, width = images["input_size"]
-    vary = data.preset.augmentation if data.preset else _usual(data, images)
+    vary = data.preset.augmentation if data.preset else usual(data, images)
     steps: list[Callable]
     if isinstance(vary, ResizedCrop):
         steps = [
@@ -38,12 +38,10 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
             pixels,
         ]
     elif isinstance(vary, PadCrop):
-        # resized before the crop, so that the whole picture is there to move; the padding grows with it: 4 in 32 is
-        # 28 in 224
-        across, down = (round(vary.padding * side / vary.size) for side in (width, height))
-        steps = [pixels, _resize(images), PadCropFlip(across, down, vary.flip)]
+        # resized before the crop, so that the whole picture is there to move
+        steps = [pixels, resize(images), PadCropFlip(*padding_of(vary, images), vary.flip)]
     else:
-        steps = [pixels, _resize(images)]
+        steps = [pixels, resize(images)]
     return v2.Compose([*steps, normalise])
 
 
@@ -54,7 +52,7 @@ def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
 
     pixels, normalise = _ends(data, images)
     if takes_whole(data, images):
-        return v2.Compose([pixels, _resize(images), normalise])
+        return v2.Compose([pixels, resize(images), normalise])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
 
@@ -70,7 +68,7 @@ def picture_transform(images: Mapping[str, Any]) -> Transform:
     if images.get("crop_mode") == "squash" and images.get("crop_pct") == 1.0:
         channels = images["input_size"][0]
         pixels = ToPixels("L" if channels == 1 else "RGB")
-        return v2.Compose([pixels, _resize(images), Normalise(channels, images["mean"], images["std"])])
+        return v2.Compose([pixels, resize(images), Normalise(channels, images["mean"], images["std"])])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
 
@@ -80,7 +78,13 @@ def takes_whole(data: Data, images: Mapping[str, Any]) -> bool:
     return data.preset.whole if data.preset else _is_small(data, images)
 
 
-def _usual(data: Data, images: Mapping[str, Any]) -> AsItIs | PadCrop | ResizedCrop:
+def padding_of(vary: PadCrop, images: Mapping[str, Any]) -> tuple[int, int]:
+    """Across and down, at each side; it grows with the picture: 4 in 32 is 28 in 224."""
+    _, height, width = images["input_size"]
+    return round(vary.padding * width / vary.size), round(vary.padding * height / vary.size)
+
+
+def usual(data: Data, images: Mapping[str, Any]) -> AsItIs | PadCrop | ResizedCrop:
     """Data that the paper does not have: as CIFAR if the images are small, else as ImageNet's are usually cut."""
     if _is_small(data, images):
         return PadCrop(size=8, padding=1)  # an eighth at each side
@@ -113,7 +117,7 @@ def check_channels(data: Data, images: Mapping[str, Any]) -> int:
     return channels
 
 
-def _resize(images: Mapping[str, Any]) -> Callable:
+def resize(images: Mapping[str, Any]) -> Callable:
     from torchvision.transforms import v2
 
     _, height, width = images["input_size"]

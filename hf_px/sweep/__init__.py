@@ -1,6 +1,6 @@
 """Methods x values x seeds: cells that are run once each, and what comes out of them all."""
 
-from .cells import PER_CLASS, ROUNDS, SPARSITY, Axis, Cell, single_shot
+from .cells import PER_CLASS, ROUNDS, SPARSITY, Axis, Cell, parts_of, single_shot
 from .directory import Sweep
 from .figure import as_figure, check_figures
 from .rows import as_csv
@@ -17,5 +17,6 @@ __all__ = [
     "as_figure",
     "as_table",
     "check_figures",
+    "parts_of",
     "single_shot",
 ]

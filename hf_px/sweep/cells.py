@@ -31,7 +31,7 @@ class Axis:
     @property
     def of_a_cell(self) -> set[str]:
         """Settings in which the cells of one table may differ; a method has rounds of its own."""
-        return {"scorer", "seed", "rounds", self.key}
+        return {"scorer", "norm", "seed", "rounds", self.key}
 
 
 SPARSITY = Axis("sparsity", "", "", "by the part of the weights that was removed", "weights removed", ablation=False)
@@ -43,19 +43,21 @@ PER_CLASS = Axis(
 
 @dataclass(frozen=True)
 class Cell:
-    method: str
+    method: str  # a scorer, or with one of its norms, as px:running
     value: float  # on the axis
     seed: int
     axis: Axis = SPARSITY
 
     @property
     def name(self) -> str:
-        return f"{self.method}-{self.axis.mark}{self.value!r}-s{self.seed}"
+        return f"{self.method.replace(':', '-')}-{self.axis.mark}{self.value!r}-s{self.seed}"  # Windows has no colons
 
     @property
     def flags(self) -> list[str]:
         """What makes it this cell, for its recipe."""
-        return ["--scorer", self.method, f"--{self.axis.key}", repr(self.value), "--seed", str(self.seed)]
+        scorer, norm = parts_of(self.method)
+        words = ["--scorer", scorer, *(["--norm", norm] if norm else [])]
+        return [*words, f"--{self.axis.key}", repr(self.value), "--seed", str(self.seed)]
 
     @property
     def kind(self) -> str:
@@ -63,9 +65,15 @@ class Cell:
         return "imp" if self.method == "imp" else "prune_finetune"
 
 
+def parts_of(method: str) -> tuple[str, str | None]:
+    """Scorer and norm: px:running is (px, running), px is (px, None)."""
+    scorer, _, norm = method.partition(":")
+    return scorer, norm or None
+
+
 def single_shot(method: str) -> bool:
     """It scores once, in its authors' words; imp is none, and no scorer."""
-    record = scorers.get(method)
+    record = scorers.get(parts_of(method)[0])
     return record is not None and record.rounds == 1
 
 

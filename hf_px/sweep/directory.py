@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ class Sweep:
         for path in sorted((self.directory / "cells").glob(f"*/{NAME}")):
             told = json.loads(path.read_text(encoding="utf-8"))["settings"]
             cell = Cell(told["scorer"], told[self.axis.key], told["seed"], self.axis)
+            named = replace(cell, method=f"{cell.method}:{told.get('norm')}")
+            cell = named if path.parent.name == named.name else cell  # px:batch was asked for, or px, which means it
             if cell.name != path.parent.name:
                 raise ValueError(
                     f"{path.parent} holds a run that would be {cell.name} here; was it moved there, or is this the "
@@ -102,8 +105,8 @@ class Sweep:
         return "unfinished" if told else "to do"
 
     def collapsed(self, cell: Cell) -> bool:
-        """Its run ended since the mask left no path. The same run would do it again: for an ablation, that is known."""
-        if not self.axis.ablation or not self.log(cell).is_file() or not self.told(cell) or self.finished(cell):
+        """Its run ended since the mask left no path. The same run would do it again."""
+        if not self.log(cell).is_file() or not self.told(cell) or self.finished(cell):
             return False
         return any(NO_PATH in line for line in self.last_lines(cell, 4))
 
