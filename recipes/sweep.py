@@ -55,7 +55,10 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="a yaml file of prune_finetune's options, for every cell")
-    add("--methods", nargs="+", default=["px"], metavar="NAME", help="of `hf-px scorers`; px:running; imp (default: px)")
+    add(
+        "--methods", nargs="+", default=["px"], metavar="NAME",
+        help="of `hf-px scorers`, as px:running, or imp (default: px)",
+    )  # fmt: skip
     add("--sparsities", nargs="+", type=float, default=[0.982], metavar="S", help="in [0, 1) (default: 0.982)")
     add("--seeds", nargs="*", type=int, default=[0], metavar="SEED", help="(default: 0)")
     add("--output_dir", type=Path, default=Path("out/sweep"), metavar="DIR", help="(default: out/sweep)")

@@ -15,9 +15,10 @@ from prune_finetune import Backbone, Examples, Output, Pruning, Training  # noqa
 
 from hf_px.data import PRESETS  # noqa: E402
 from hf_px.hub.backbones import check_name  # noqa: E402
-from hf_px.options import parse  # noqa: E402
+from hf_px.options import parse, settings_of  # noqa: E402
 
-CONFIGS = sorted((RECIPES / "configs").glob("*.yaml"))
+SHORT = RECIPES / "configs" / "cifar10_resnet20_short.yaml"
+CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT})
 VOC = "Pascal VOC2012"
 SETS = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
 # data set, architecture, optimizer, lr, epochs at which it falls by 10, momentum, weight decay, epochs, batch size
@@ -79,6 +80,16 @@ def test_it_is_exact(path: Path) -> None:
     # nothing that the paper does not name
     assert not (training.warmup_epochs or training.label_smoothing or training.ema_decay or training.grad_clip)
     assert output == Output()
+
+
+def test_the_short_one_is_the_papers_but_for_what_it_names() -> None:
+    """A sixteenth of the epochs, the learning rate falls after the same part of them; half precision."""
+    long, short = (settings_of(*read(path)) for path in (RECIPES / "configs" / "cifar10-resnet20.yaml", SHORT))
+    assert {key: (long[key], short[key]) for key in long if long[key] != short[key]} == {
+        "epochs": (160, 10), "lr_drops": ([80, 120], [5, 7.5]), "mixed_precision": (None, "bf16"),
+        "eval_epochs": (1, 5), "layout": ("both", "packed"),
+    }  # fmt: skip
+    assert [drop / short["epochs"] for drop in short["lr_drops"]] == [drop / 160 for drop in long["lr_drops"]]
 
 
 def test_a_flag_overrides_whatever_a_config_says() -> None:

@@ -21,7 +21,10 @@ from hf_px.data import PRESETS, Data, Split, TestImages, TrainImages, data_confi
 from hf_px.data import test_transform as at_test
 from hf_px.data import train_transform as at_training
 from hf_px.data.presets import PadCrop, ResizedCrop
+from hf_px.data.seeded import uniforms
 from hf_px.data.split import FromArray
+from hf_px.data.together import Together
+from hf_px.data.transforms import Normalise, PadCropFlip
 from hf_px.models import resnet20
 
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "interpolation": "bilinear", "crop_pct": 0.875}
@@ -366,3 +369,81 @@ def test_cifar10_by_its_name(shared: Path, monkeypatch: pytest.MonkeyPatch) -> N
     train = TrainImages(data, images(32), seed=0)
     known = crops(np.asarray(data.train.image(77)), padding=4)
     assert all(to_bytes(train[(epoch, 77)][0]).tobytes() in known for epoch in range(30))
+
+
+# small images, a batch at a time
+
+
+@pytest.mark.parametrize("preset", ["cifar10", None])
+def test_a_batch_is_its_items_stacked(preset: str | None) -> None:
+    """Whoever it is drawn with: alone, in another order, with images of another epoch."""
+    train = TrainImages(made(noise(12, 32), preset), images(32, mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7)), seed=3)
+    assert train.together is not None
+    keys = [(epoch, index) for epoch in (0, 5) for index in (7, 2, 11, 2)]
+    x, y = train.batch(keys)
+    assert torch.equal(x, torch.stack([train[key][0] for key in keys]))
+    assert y.tolist() == [index % 10 for _, index in keys]
+    assert torch.equal(x[1], x[3]) and not torch.equal(x[1], x[5])
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_together_is_one_by_one_with_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PadCropFlip slices and mirrors a single image; the batch is gathered by index: two ways to one picture."""
+    pixels, draws = noise(40, 10), np.random.default_rng(1).random((40, 3))
+    draws[:4] = [[0, 0, 0], [1 - 2**-53] * 3, [0, 1 - 2**-53, 0.5], [0.5, 0.25, 0.499]]
+    expects = images(10, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
+    found = Together(expects, 3, 2, 0.5)(pixels, draws)
+    alone, normalise = PadCropFlip(3, 2, 0.5), Normalise(3, expects["mean"], expects["std"])
+    for x, picture, drawn in zip(found, pixels, draws):
+        monkeypatch.setattr(torch, "rand", lambda _, drawn=drawn: torch.from_numpy(drawn))
+        assert torch.equal(x, normalise(alone(torch.from_numpy(picture).permute(2, 0, 1))))
+
+
+def test_uniforms_are_uniform_and_unlike_their_neighbours() -> None:
+    epochs, indices = (part.ravel() for part in np.meshgrid(np.arange(40), np.arange(500), indexing="ij"))
+    drawn = uniforms(0, epochs, indices, 3)
+    assert drawn.shape == (20_000, 3) and drawn.min() >= 0 and drawn.max() < 1
+    counts = np.histogram(drawn, bins=50, range=(0, 1))[0]
+    assert ((counts - 1200) ** 2 / 1200).sum() < 86  # chi-squared, 49 degrees of freedom: beyond it in 0.1 % of cases
+    by_epoch = drawn.reshape(40, 500, 3)
+    pairs = {
+        "columns": (drawn[:, 0], drawn[:, 1]),
+        "neighbours": (drawn[:-1, 0], drawn[1:, 0]),
+        "epochs": (by_epoch[:-1].ravel(), by_epoch[1:].ravel()),
+        "epoch for index": (by_epoch[1:, :-1].ravel(), by_epoch[:-1, 1:].ravel()),
+        "seeds": (drawn.ravel(), uniforms(1, epochs, indices, 3).ravel()),
+    }
+    for name, (a, b) in pairs.items():
+        assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a)), name
+    assert len(np.unique(drawn)) == drawn.size
+    assert np.array_equal(uniforms(2**64 + 5, epochs, indices, 3), uniforms(5, epochs, indices, 3))
+
+
+def test_one_image_of_another_size_is_resized_among_the_others() -> None:
+    """A folder of 16x16 images with one of 20x12: in its batch and alone it is what a transform makes of it."""
+    small = [Image.fromarray(picture) for picture in noise(5, 16)]
+    odd = Image.fromarray(np.random.default_rng(9).integers(0, 256, (12, 20, 3), dtype=np.uint8))
+    pictures = [*small, odd]
+    split = Split(torch.arange(6), lambda index: pictures[index])
+    data = dataclasses.replace(made(noise(1, 16), "digits"), train=split)  # digits: as they are
+    train = TrainImages(data, images(16), seed=0)
+    assert train.together is not None
+    x, _ = train.batch([(0, index) for index in range(6)])
+    for index in range(6):
+        assert torch.equal(x[index], at_test(data, images(16))(split.image(index)))
+
+
+@pytest.mark.parametrize(
+    ("preset", "size", "expects"),
+    [
+        ("cifar10", 32, images(64)),
+        ("tiny-imagenet", 32, images(32)),
+        ("digits", 8, {**images(8), "input_size": (1, 8, 8)}),
+    ],
+)
+def test_all_others_go_one_by_one(preset: str, size: int, expects: dict) -> None:
+    train = TrainImages(made(noise(4, size), preset), expects, seed=0)
+    assert train.together is None
+    x, y = train.batch([(0, 1), (1, 3)])
+    assert x.shape == (2, *expects["input_size"]) and y.tolist() == [1, 3]
+    assert torch.equal(x[1], train[(1, 3)][0])

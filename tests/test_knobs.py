@@ -150,6 +150,7 @@ def test_bf16(run: Run, trained: list[nn.Module], monkeypatch: pytest.MonkeyPatc
     assert "forward" not in vars(trained[-1])  # without an average it is the very model that accelerate had patched
     x = torch.rand(2, 3, 16, 16)
     assert trained[-1](x).logits.dtype == torch.float32
+    assert "_is_accelerate_prepared" not in vars(trained[-1])  # or accelerate would leave it in float32 the next time
     twin = copy.deepcopy(trained[-1])
     with torch.no_grad():
         for weight in trained[-1].parameters():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -323,3 +324,25 @@ def _end(place: Place, cell: Cell, processes: list[int]) -> None:
     for pid in {*processes} & {*at_work_in(place.folder)}:  # also where the lock is lost: a test must leave none behind
         os.kill(pid, signal.SIGKILL)
     until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
+
+
+def test_a_norm_makes_a_method_of_its_own(tmp_path: Path) -> None:
+    cells = [Cell("px", 0.9, 0), Cell("px:batch", 0.9, 0), Cell("px:running", 0.9, 0), Cell("px-path", 0.9, 0)]
+    assert [cell.name for cell in cells] == ["px-0.9-s0", "px-batch-0.9-s0", "px-running-0.9-s0", "px-path-0.9-s0"]
+    assert cells[2].flags[:4] == ["--scorer", "px", "--norm", "running"] and "--norm" not in cells[0].flags
+    sweep = Sweep(tmp_path)
+    for cell, norm in zip(cells, ("batch", "batch", "running", "batch")):
+        told = {"scorer": cell.flags[1], "norm": norm, "sparsity": 0.9, "seed": 0}  # as a run writes them
+        sweep.path(cell).mkdir(parents=True)
+        (sweep.path(cell) / "results.json").write_text(json.dumps({"settings": told}))
+    assert set(sweep.found()) == set(cells)
+
+
+def test_a_norm_that_a_method_has_not(recipe: ModuleType, tmp_path: Path) -> None:
+    for method, said in {
+        "px:runing": "px knows batch",
+        "snip:batch": "snip has no such option",
+        "py:batch": "unknown",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            recipe.check(recipe.knobs(["--methods", method, "--output_dir", str(tmp_path)]))

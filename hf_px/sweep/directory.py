@@ -105,8 +105,8 @@ class Sweep:
         return "unfinished" if told else "to do"
 
     def collapsed(self, cell: Cell) -> bool:
-        """Its run ended since the mask left no path. The same run would do it again."""
-        if not self.log(cell).is_file() or not self.told(cell) or self.finished(cell):
+        """Its run ended since the mask left no path. The same run would do it again: for an ablation, that is known."""
+        if not self.axis.ablation or not self.log(cell).is_file() or not self.told(cell) or self.finished(cell):
             return False
         return any(NO_PATH in line for line in self.last_lines(cell, 4))
 
