@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -275,8 +275,18 @@ def test_shapes_of_several_series_are_where_the_ticks_say() -> None:
     for i, values in enumerate(series.values()):
         found = placed(svg, i)
         assert [x for x, _ in found] == pytest.approx([place(v) for v in values if v is not None], abs=0.05)
-    rows = [y for _, y in placed(svg, 0)]
-    assert rows == sorted(rows) and [y for _, y in placed(svg, 2)] == rows
+    labels = [float(t.get("y")) - 4 for t in having(svg, "name")]
+    first, last = ([y for _, y in placed(svg, i)] for i in (0, 2))
+    assert [(a + b) / 2 for a, b in zip(first, last)] == pytest.approx(labels, abs=0.05)  # around its layer's name
+    assert all(b < a for b, a in zip(last, first[1:]))  # and no row reaches into the next
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_equal_values_do_not_hide_each_other(count: int) -> None:
+    """All methods keep every unit of a layer: each of them is to be seen."""
+    svg = root(layers(ROWS, {f"method {i}": [1.0] * 6 for i in range(count)}, title="t", x="x", whole=1.0))
+    heights = sorted(y for colour in range(count) for _, y in placed(svg, colour))
+    assert len(heights) >= 12 and min(b - a for a, b in pairwise(heights)) > 2
 
 
 def test_boxes_lie_where_the_ticks_say_and_thresholds_too() -> None:

@@ -10,6 +10,7 @@ from .rows import rows
 from .text import back, clean, escape, number, text, width
 
 _WIDEST = 100.0  # of a column of numbers
+_LANE, _LANES = 6.0, 30.0  # from one series to the next within a row, and from the first to the last at most
 
 
 def layers(
@@ -46,7 +47,10 @@ def layers(
     if single:
         shown = [back(clean(t), _WIDEST) for t in next(iter(told.values()))]
         beside = max((width(t) for t in shown), default=0.0) + 6
-    place = rows(names, top + LINE + 2, 12.0, beside=beside)
+    # a lane a series: values that are equal, as when all units live, must not hide each other
+    lane = min(_LANE, _LANES / max(1, len(series) - 1))
+    band = 12.0 + lane * (len(series) - 1)
+    place = rows(names, top + LINE + 2, band, beside=beside)
     least = [0.0] + [v for values in series.values() for v in values if v is not None]
     axis = around([*least, *(wholes or ())], zero=True, room=0.0).at(place.left, place.right)
     if not single:  # a shape at the end of the axis has its half beyond
@@ -59,20 +63,21 @@ def layers(
         middle = place.middle(i)
         if wholes is not None and usable(wholes[i]):
             end = number(abs(axis(wholes[i]) - zero))
-            body.append(f'<rect class="whole" x="{number(zero)}" y="{number(middle - 5)}" width="{end}" height="10"/>')
+            y, high = number(middle - band / 2 + 1), number(band - 2)
+            body.append(f'<rect class="whole" x="{number(zero)}" y="{y}" width="{end}" height="{high}"/>')
         elif not single:
             body.append(
                 f'<line class="grid" x1="{number(place.left)}" x2="{number(place.right)}" y1="{number(middle)}" '
                 f'y2="{number(middle)}"/>'
             )
-        for of, (name, values) in zip(of_series.values(), series.items()):
+        for j, (of, (name, values)) in enumerate(zip(of_series.values(), series.items())):
             value, said = values[i], clean(told[name][i])
             if usable(value) and value is not None:
                 hint = f"{clean(layer)}: {said}" if single else f"{clean(name, 60)}, {clean(layer)}: {said}"
                 if single:
                     body.append(_bar(zero, axis(value), middle, hint))
                 else:
-                    body.append(marker(axis(value), middle, of, hint))
+                    body.append(marker(axis(value), middle + lane * (j - (len(series) - 1) / 2), of, hint))
             if single:
                 body.append(
                     text(back(said, _WIDEST), WIDTH - EDGE, middle + 4, style="value", anchor="end", title=said)
