@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import hf_px
 from hf_px.cli import main
+from hf_px.data import data_config
 from hf_px.hub.backbones import Loaded, check_name, load
 from hf_px.hub.convert import dino, moco, plain
 from hf_px.hub.images import image_config
@@ -93,8 +94,9 @@ def test_what_can_be_passes_without_a_network(no_network: None, tmp_path: Path) 
 
 def test_every_short_name_has_a_whole_record() -> None:
     wanted = "imagenet-resnet50 mocov2-resnet50 clip-resnet50 dino-resnet50 dino-vit-s16 dinov2-vit-s14"
+    own = {"resnet50", "resnet50-original"}
     segmenters = {f"deeplabv3plus-resnet{depth}" for depth in (18, 34, 50, 101)}
-    assert set(backbones) == {*wanted.split(), "resnet20", "vgg16-cifar", "resnet18-tiny", "resnet50", *segmenters}
+    assert set(backbones) == {*wanted.split(), "resnet20", "vgg16-cifar", "resnet18-tiny", *own, *segmenters}
     for name in backbones:
         record = backbones[name]
         assert record.name == name and record.summary and record.citation
@@ -545,28 +547,19 @@ def test_processors_in_timms_words(processor: dict[str, Any], size: tuple[int, i
 # real weights
 
 
-def _caffe_resnet50(path: Path) -> nn.Module:
-    """The first ResNet-50: it strides in conv1 where later ones do in conv2, and its norms have another eps."""
-    model: Any = load(str(path), architecture="resnet50").model
-    for layer in (model.layer2, model.layer3, model.layer4):
-        layer[0].conv1.stride, layer[0].conv2.stride = (2, 2), (1, 1)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.eps = 1e-3
-    return model
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scorer", ["px", "magnitude"])
 def test_a_real_resnet50_is_pruned_to_the_papers_sparsity(scorer: str, shared: Path) -> None:
     import numpy as np
     from PIL import Image
 
-    model = _caffe_resnet50(shared / "weights/resnet50_imagenet_caffe.safetensors")
+    path = shared / "weights/resnet50_imagenet_caffe.safetensors"
+    model: Any = load(str(path), architecture="resnet50-original").model
     assert model.num_classes == 1000
     paths = sorted((shared / "data/voc2012_subset/train/images").iterdir())[:16]
     pixels = [torch.from_numpy(np.array(Image.open(path).convert("RGB").resize((224, 224)))) for path in paths]
-    x = torch.stack(pixels).permute(0, 3, 1, 2).float() - torch.tensor([123.68, 116.779, 103.939]).view(3, 1, 1)
+    mean, std = (torch.tensor(data_config(model)[key]).view(3, 1, 1) for key in ("mean", "std"))
+    x = (torch.stack(pixels).permute(0, 3, 1, 2) / 255 - mean) / std
     with torch.no_grad():
         sure = model(x).softmax(1).amax(1)
     assert float(sure.median()) > 0.5  # photographs of things that it knows: loaded wrongly it would guess

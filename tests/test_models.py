@@ -18,6 +18,7 @@ from hf_px.models import (
     ARCHITECTURES,
     MODELS,
     SEGMENTERS,
+    Classifier,
     kaiming_normal_,
     resnet18_tiny,
     resnet20,
@@ -26,7 +27,10 @@ from hf_px.models import (
 )  # fmt: skip
 from hf_px.prunable import prunable
 
-CLASSIFIERS = [name for name in ARCHITECTURES if name not in SEGMENTERS]  # tests/test_deeplab.py has the others
+SMALL = ["resnet20_cifar", "resnet20_cifar_a", "vgg16_cifar", "resnet18_tiny"]
+# tests/test_deeplab.py has the segmenters
+CLASSIFIERS = [name for name in ARCHITECTURES if name not in SEGMENTERS]
+EACH = [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in CLASSIFIERS]
 
 
 def _seeded(seed: int, **kwargs: int) -> nn.Module:
@@ -172,7 +176,7 @@ def test_option_a_has_no_weights_in_its_shortcuts() -> None:
 # what timm's users expect of a model
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", EACH)
 def test_timm_builds_it_and_its_parts_answer(name: str) -> None:
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=7, in_chans=1).eval()
@@ -191,8 +195,9 @@ def test_timm_builds_it_and_its_parts_answer(name: str) -> None:
         assert model(x).shape == (2, 3) and model.num_classes == 3
         model.reset_classifier(0)
         assert torch.equal(model(x), pooled)
-    with pytest.raises(ValueError, match="averages"):
-        model.reset_classifier(3, "max")
+    if isinstance(model, Classifier):  # one that is timm's own may do otherwise
+        with pytest.raises(ValueError, match="averages"):
+            model.reset_classifier(3, "max")
     assert model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels == 1
 
 
@@ -228,7 +233,7 @@ def test_timm_knows_them_whichever_is_imported_first(order: str) -> None:
     assert done.stdout == "10\n", done.stderr
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", EACH)
 def test_tickets_of_them_load(name: str, tmp_path: Path) -> None:
     model = _lived_in(ARCHITECTURES[name](num_classes=5, generator=torch.Generator().manual_seed(0)))
     mask = hf_px.prune(model, "magnitude", sparsity=0.9, progress=False)
@@ -253,7 +258,7 @@ def test_tickets_with_the_old_name_load() -> None:
     assert hf_px.from_pretrained(example, num_classes=3).fc.out_features == 3
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", SMALL)
 def test_px_finds_its_way_through_them(name: str) -> None:
     model = ARCHITECTURES[name](num_classes=4, generator=torch.Generator().manual_seed(0))
     x = torch.randn(4, *model.pretrained_cfg["input_size"], generator=torch.Generator().manual_seed(1))
@@ -270,6 +275,28 @@ def test_kaiming_normal_reaches_a_network_of_timms() -> None:
         sigma = math.sqrt(2 / w[0].numel())
         assert abs(float(w.std(correction=0)) / sigma - 1) < 5 / math.sqrt(2 * w.numel()), name
     assert all(bool((m.weight == 1).all()) for m in model.modules() if isinstance(m, nn.BatchNorm2d))  # branches open
+
+
+# the first ResNet-50
+
+
+def test_the_first_resnet50_halves_where_it_was_published_to() -> None:
+    """Table 1 of He et al.: 56, 28, 14, 7; in the first convolution of a stage, before its 3x3."""
+    model = ARCHITECTURES["resnet50_original"](generator=torch.Generator().manual_seed(0)).eval()
+    sides: dict[str, int] = {}
+    for stage in range(1, 5):
+        for part in ("conv1", "conv2"):
+            module = model.get_submodule(f"layer{stage}.0.{part}")
+            module.register_forward_hook(lambda m, i, out, at=f"{stage}.{part}": sides.update({at: out.shape[-1]}))
+    with torch.no_grad():
+        model(torch.zeros(1, 3, 224, 224))
+    assert sides == {f"{stage}.{part}": 112 // 2**stage for stage in range(1, 5) for part in ("conv1", "conv2")}
+    assert sum(p.numel() for p in model.parameters()) == 25_557_032
+    assert {m.eps for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {1e-3}
+    config = timm.data.resolve_model_data_config(model)
+    seen = (torch.tensor([0.0, 1.0]).view(2, 1) - torch.tensor(config["mean"])) / torch.tensor(config["std"])
+    wanted = torch.tensor([[0.0], [255.0]]) - torch.tensor([123.68, 116.779, 103.939])  # as Caffe's images were
+    assert torch.allclose(seen, wanted, atol=1e-3)
 
 
 # real weights

@@ -11,13 +11,14 @@ from huggingface_hub import HfApi
 from timm.models import get_pretrained_cfg
 from torch import Tensor
 
-from ..models import ARCHITECTURES
 from ..registry import backbones
 from .convert import by_blocks, plain
 from .loaded import NO_WEIGHTS, How, Loaded, plainly, say
 from .names import Kind
 from .remote import Source, explained
 from .weights import fetch, fill_, is_weights, read
+
+_BLOCKS = {"resnet20_cifar": 3, "resnet20_cifar_a": 3, "resnet18_tiny": 2}  # a stage, where files go by stages
 
 
 def from_file(name: str, kind: Kind, architecture: str, how: How) -> Loaded:
@@ -37,8 +38,8 @@ def from_file(name: str, kind: Kind, architecture: str, how: How) -> Loaded:
     except ValueError as error:
         reason = str(error)
         raise ValueError(reason if str(path) in reason else f"{path}: {reason}") from error
-    if build in ARCHITECTURES and "conv1.weight" in tensors and "conv.weight" not in tensors:
-        tensors = by_blocks(tensors, depth=2 if build == "resnet18_tiny" else 3)
+    if build in _BLOCKS and "conv1.weight" in tensors and "conv.weight" not in tensors:
+        tensors = by_blocks(tensors, depth=_BLOCKS[build])
 
     classes = _classes(build, tensors)
     overlay: dict[str, Any] = dict(NO_WEIGHTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..models import MODELS
+from ..models.original_resnet import MEAN
 from ..registry import BackboneRecord, Images, backbones
 from .convert import dino, moco
 
@@ -129,6 +130,17 @@ _add(
         "resnet18_tiny",
         None,
         _own("resnet18-tiny"),
+        HE,
+    )
+)
+_add(
+    BackboneRecord(
+        "resnet50-original",
+        "ResNet-50 as first published (Caffe's, Keras's): it halves images in 1x1 convolutions; Kaiming-normal weights",
+        None,
+        "resnet50_original",
+        None,
+        Images((3, 224, 224), MEAN, (1 / 255,) * 3),
         HE,
     )
 )

@@ -11,7 +11,6 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import nn
 
 from ..models import ARCHITECTURES
-from ..models.deeplab import DEEPLABS
 
 # what a network says of itself, without the weights of one
 default_cfgs = generate_default_cfgs({})
@@ -39,10 +38,11 @@ def _register(name: str) -> None:
 def _told(name: str, in_chans: int = 3) -> dict[str, Any]:
     import torch
 
-    if name in DEEPLABS:
-        return DEEPLABS[name].told(in_chans=in_chans)
+    build = ARCHITECTURES[name]
+    if hasattr(build, "told"):  # on a network of timm's, which cannot be built yet
+        return build.told(in_chans=in_chans)
     with torch.device("meta"):  # no memory, no time
-        return ARCHITECTURES[name](in_chans=in_chans).pretrained_cfg
+        return build(in_chans=in_chans).pretrained_cfg
 
 
 __all__: list[str] = []  # filled by timm

@@ -6,23 +6,27 @@ MODELS has them by the names that users say, ARCHITECTURES by those under which 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from .classifier import Classifier, kaiming_normal_
 from .deeplab import DEEPLABS, PREFIX, DeepLabV3Plus
+from .original_resnet import resnet50_original
 from .resnet import SmallResNet, resnet18_tiny, resnet20, resnet20_a
 from .vgg import VGG, vgg16_cifar
 
-MODELS: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
+MODELS: dict[str, Callable[..., Any]] = {
     "resnet20": resnet20,
     "vgg16-cifar": vgg16_cifar,
     "resnet18-tiny": resnet18_tiny,
+    "resnet50-original": resnet50_original,
     **{name.replace("_", "-"): build for name, build in DEEPLABS.items()},
 }
-ARCHITECTURES: dict[str, Callable[..., Classifier | DeepLabV3Plus]] = {
+ARCHITECTURES: dict[str, Callable[..., Any]] = {
     "resnet20_cifar": resnet20,
     "resnet20_cifar_a": resnet20_a,
     "vgg16_cifar": vgg16_cifar,
     "resnet18_tiny": resnet18_tiny,
+    "resnet50_original": resnet50_original,
     **DEEPLABS,
 }
 SEGMENTERS = frozenset(DEEPLABS)  # those that answer for every pixel
@@ -51,5 +55,6 @@ __all__ = [
     "resnet18_tiny",
     "resnet20",
     "resnet20_a",
+    "resnet50_original",
     "vgg16_cifar",
 ]
