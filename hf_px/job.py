@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import check_source, open_data
+from .data import check_source, open_data, pruning_batches
 from .fitting import check_runs, images_of_, name_classes_
 from .forward import output_tensor
 from .gallery import gallery
@@ -34,12 +34,13 @@ from .overlay import png
 from .prunable import prunable
 from .publish import check_login, check_repo, command, push, save_ticket
 from .registry import norm_option, scorers
+from .ridge import with_ridge_head
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, agreed, check_output, claim, on_main, report
 from .store import load_mask, save_mask
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
-from .train import Plan, evaluate
+from .train import Plan, channels_last, evaluate
 from .twin import dense_path, load_dense, save_dense
 
 # they do not change what comes out
@@ -48,7 +49,9 @@ _FREE = {
     "num_workers",
 }  # fmt: skip
 # they change the ticket, not its dense twin
-_TICKET_ONLY = {"dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout"}
+_TICKET_ONLY = {
+    "dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout", "ridge_per_class",
+}  # fmt: skip
 
 
 class Job:
@@ -63,6 +66,8 @@ class Job:
         self.task = task_of(backbone.model)
         check_source(examples.data)
         examples.prune_batch_size = examples.prune_batch_size or self.task.prune_batch_size
+        if self.task is not CLASSIFICATION and examples.ridge_per_class:
+            raise ValueError("--ridge_per_class: it is a linear head on the features of whole images; leave it out")
         self._check_pruning()
         check_trackers(output.report_to)
         check_repo(output.push_to_hub)
@@ -325,6 +330,21 @@ class Job:
         if name not in results:
             results[name] = self.evaluate(model)
             self.run.write()
+
+    def record_ridge(self, ticket: nn.Module) -> None:
+        """Accuracy with a ridge head, before training: of the pruned network, and of the dense one it was cut from."""
+        per_class = self._examples.ridge_per_class
+        if not per_class:
+            return
+        batches = pruning_batches(self.data, self.images, per_class, 100, self.training.seed)
+        for name, model in {"ridge": ticket, "ridge_dense": self.model}.items():
+            if name not in self.run.results["results"]:
+                self.say(f"{name}: fitting a head on {per_class} images of each class")
+                fitted = with_ridge_head(model, [(channels_last(x), y) for x, y in batches], len(self.data.classes))
+                found = self.evaluate(fitted)
+                # a map to 0 and 1 has no loss to speak of
+                self.run.results["results"][name] = {key: value for key, value in found.items() if key != "loss"}
+                self.run.write()
 
     @torch.no_grad()
     def answers(self, teacher: nn.Module, x: Tensor) -> Tensor:

@@ -210,9 +210,12 @@ def report(results: Mapping[str, Any], directory: Path, repo: str | None = None)
     """What the run found, as a table, and the line that loads its ticket."""
     found, mask, sizes = results["results"], results["mask"], results["bytes"]
     metrics = [name for name, value in found["ticket"].items() if isinstance(value, float) and name != "loss"]
-    weights = {"dense": mask["total"], "pruned": mask["kept"], "ticket": mask["kept"]}
+    weights = {name: mask["total"] if "dense" in name else mask["kept"] for name in found}
     stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
-    titles = {"dense": "dense", "pruned": "pruned, before training", "ticket": "ticket"}
+    titles = {
+        "dense": "dense", "ridge_dense": "dense, before training, ridge head", "pruned": "pruned, before training",
+        "ridge": "pruned, before training, ridge head", "ticket": "ticket",
+    }  # fmt: skip
     rows = [["", *metrics, "weights", "bytes"]]
     for name, title in titles.items():
         if name in found:

@@ -100,11 +100,14 @@ class Examples:
     prune_batch_size: int | None = knob(
         None, "so many of them go through the network at once (default: 100; 8 pictures with masks)"
     )
+    ridge_per_class: int = knob(
+        0, "images of each class to fit a linear head to the pruned features by, before training (default: 0, none)"
+    )
     num_workers: int | None = knob(None, "processes that decode images (default: by the data and the cores)")
 
     def __post_init__(self) -> None:
         at_least(1, image_size=self.image_size, per_class=self.per_class, prune_batch_size=self.prune_batch_size)
-        at_least(0, num_workers=self.num_workers)
+        at_least(0, num_workers=self.num_workers, ridge_per_class=self.ridge_per_class)
 
 
 @dataclass
@@ -219,6 +222,7 @@ def main(argv: list[str] | None = None) -> None:
         mask = job.mask()  # hf_px.prune, with the knobs above: before `prepare`, and the same on every process
         ticket = mask.apply_(copy.deepcopy(job.model))
         job.record("pruned", ticket)
+        job.record_ridge(ticket)  # what pretrained features are still good for, if --ridge_per_class asks
         dense = job.dense_twin(train)  # the same training without a mask; from the cache if it was done before
         with job.timed("ticket"):
             ticket = train(job, "ticket", ticket, mask, teacher=dense if training.distill else None)

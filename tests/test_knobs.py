@@ -244,6 +244,16 @@ def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not same(some, run("hot", "--dense", "train", "--distill", 0.5, "--distill_temperature", 8))
 
 
+def test_a_ridge_head_before_training(run: Run) -> None:
+    found = results(run("fitted", "--ridge_per_class", 5))["results"]
+    assert set(found["ridge"]) == set(found["ridge_dense"]) == {"accuracy", "top_5_accuracy"}
+    assert found["ridge_dense"]["accuracy"] > 0.2  # 0.26 by sixteen random features; 0.1 by chance
+    plain = results(run("plain"))["results"]
+    assert not {"ridge", "ridge_dense"} & set(plain) and plain["ticket"] == found["ticket"]  # it changes nothing else
+    with pytest.raises(ValueError, match="ridge_per_class"):
+        run("pixels", "--model", "deeplabv3plus-resnet18", "--ridge_per_class", 1)
+
+
 def test_label_smoothing_raises_the_loss_of_the_first_step_as_its_formula_says(run: Run) -> None:
     """(1 - ε) CE + ε/C Σ_c -log p_c: linear in ε, on the first and only step."""
     loss = {}

@@ -18,7 +18,7 @@ LEVELS = [
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models", "redraw"],
     ["scorers"],
-    ["lost", "rounds", "zeros", "analysis"],
+    ["lost", "rounds", "zeros", "analysis", "ridge"],
     ["hub", "store", "checkpoint"],
     [
         "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "fitting", "runs", "twin",
