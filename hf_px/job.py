@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import check_source, open_data, pruning_batches
+from .data import Data, check_source, open_data, pruning_batches, some_of
 from .fitting import check_runs, images_of_, name_classes_
 from .forward import output_tensor
 from .gallery import gallery
@@ -66,8 +67,9 @@ class Job:
         self.task = task_of(backbone.model)
         check_source(examples.data)
         examples.prune_batch_size = examples.prune_batch_size or self.task.prune_batch_size
-        if self.task is not CLASSIFICATION and examples.ridge_per_class:
-            raise ValueError("--ridge_per_class: it is a linear head on the features of whole images; leave it out")
+        for name in ("ridge_per_class", "train_images"):
+            if self.task is not CLASSIFICATION and getattr(examples, name):
+                raise ValueError(f"--{name}: for images with one label each, not for pictures with masks; leave it out")
         self._check_pruning()
         check_trackers(output.report_to)
         check_repo(output.push_to_hub)
@@ -141,6 +143,8 @@ class Job:
                 task=self.task.name,
                 num_classes=None if self.task is CLASSIFICATION else backbone.num_classes,
             )
+        if examples.train_images is not None:
+            self.data = self._some(examples.train_images)
         classes = len(self.data.classes)
         if backbone.num_classes not in (None, classes):
             raise ValueError(
@@ -196,6 +200,14 @@ class Job:
             f"{many} process{'es' * (many > 1)} on {accelerator.device.type}; writes {self.directory}"
         )
         start_trackers(accelerator, self.output.report_to, self.settings, self.directory.name, self.output.resume)
+
+    def _some(self, count: int) -> Data:
+        """Of the training images so many; all of the test images."""
+        try:
+            chosen = some_of(self.data.train.labels, count, self.training.seed)
+        except ValueError as error:
+            raise ValueError(f"--train_images: {error} in {self.data.name}") from error
+        return replace(self.data, train=self.data.train.only(chosen))
 
     @property
     def workers(self) -> int:

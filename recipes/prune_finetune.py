@@ -86,6 +86,9 @@ class Examples:
     data_config: str | None = knob(None, "which one, of a Hub data set that has several")
     data_revision: str | None = knob(None, "commit, branch or tag of a data set on the Hub")
     train_split: str | None = knob(None, "the split to prune and train on (default: train)")
+    train_images: int | None = knob(
+        None, "prune and train on so many of its images, as many of each class, drawn by the seed (default: all)"
+    )
     test_split: str | None = knob(None, "the split to test on (default: test or validation)")
     image_column: str | None = knob(
         None, "where the images are (default: image, img, or the only column that holds images)"
@@ -106,7 +109,13 @@ class Examples:
     num_workers: int | None = knob(None, "processes that decode images (default: by the data and the cores)")
 
     def __post_init__(self) -> None:
-        at_least(1, image_size=self.image_size, per_class=self.per_class, prune_batch_size=self.prune_batch_size)
+        at_least(
+            1,
+            image_size=self.image_size,
+            train_images=self.train_images,
+            per_class=self.per_class,
+            prune_batch_size=self.prune_batch_size,
+        )
         at_least(0, num_workers=self.num_workers, ridge_per_class=self.ridge_per_class)
 
 

@@ -28,7 +28,9 @@ from hf_px.data import (
     open_data,
     pruning_batches,
     pruning_set,
+    some_of,
 )
+from hf_px.data.split import FromArray, Split
 from hf_px.models import resnet20
 
 
@@ -626,3 +628,25 @@ def test_cifar10_as_the_hub_lays_it_out(shared: Path) -> None:
     ]
     wanted = np.asarray(file[int(balanced(torch.tensor(file["label"][:]), 10)[7])]["img"])
     assert np.array_equal(pixels[7].round().byte().permute(1, 2, 0).numpy(), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 7, 10, 33, 40])
+def test_some_are_as_many_of_each_class_and_drawn_by_the_seed(count: int) -> None:
+    labels = torch.tensor([3, 1, 0, 1] * 10)[torch.randperm(40, generator=torch.Generator().manual_seed(5))]
+    found = some_of(labels, count, seed=1)
+    assert len(found.unique()) == count and torch.equal(found, found.sort().values)
+    counts = labels[found].bincount(minlength=4)
+    left = torch.tensor([10, 20, 0, 10]) - counts
+    # a class has fewer than another only if it has no more to give
+    assert all(counts[a] >= counts[b] - 1 or left[a] == 0 for a in (0, 1, 3) for b in (0, 1, 3))
+    assert torch.equal(found, some_of(labels, count, seed=1))
+    assert count in (1, 40) or not torch.equal(found, some_of(labels, count, seed=2))
+    with pytest.raises(ValueError, match="41 examples asked, there are 40"):
+        some_of(labels, 41)
+
+
+def test_a_part_of_a_split_has_its_images() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3), dtype=np.uint8)
+    part = pickle.loads(pickle.dumps(Split(torch.arange(6), FromArray(pixels)).only(torch.tensor([4, 1]))))
+    assert len(part) == 2 and part.labels.tolist() == [4, 1]
+    assert np.array_equal(np.asarray(part.image(0)), pixels[4]) and np.array_equal(np.asarray(part.image(1)), pixels[1])

@@ -244,6 +244,13 @@ def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not same(some, run("hot", "--dense", "train", "--distill", 0.5, "--distill_temperature", 8))
 
 
+def test_a_part_of_the_training_images(run: Run) -> None:
+    told = results(run("some", "--train_images", 40, "--per_class", 2))
+    assert told["data"]["train"] == 40 and told["settings"]["train_images"] == 40 and told["data"]["test"] == 31
+    with pytest.raises(ValueError, match="--train_images: 97 examples asked, there are 96"):
+        run("more", "--train_images", 97)
+
+
 def test_a_ridge_head_before_training(run: Run) -> None:
     found = results(run("fitted", "--ridge_per_class", 5))["results"]
     assert set(found["ridge"]) == set(found["ridge_dense"]) == {"accuracy", "top_5_accuracy"}

@@ -11,7 +11,7 @@ For a model that answers for every pixel: open_data("voc2012", task="segmentatio
 from __future__ import annotations
 
 from .digits import digits
-from .draw import Examples, balanced, batches_of, pruning_set
+from .draw import Examples, balanced, batches_of, pruning_set, some_of
 from .expects import check_labels, data_config, num_classes
 from .images import TestImages, TrainImages, load_pruning_set, pruning_batches
 from .load import check_source
@@ -45,6 +45,7 @@ __all__ = [
     "pair_batches",
     "pruning_batches",
     "pruning_set",
+    "some_of",
     "takes_whole",
     "test_transform",
     "train_transform",

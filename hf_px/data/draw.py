@@ -38,6 +38,22 @@ def balanced(labels: Tensor, per_class: int, seed: int = 0, names: Sequence[str]
     return torch.stack(drawn, dim=1).view(-1)
 
 
+def some_of(labels: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Indices of `count` examples, as many of each class up to one, drawn by `seed`; in their old order.
+
+    A class that has fewer gives all, and the others make up for it.
+    """
+    if not 1 <= count <= len(labels):
+        raise ValueError(f"{count} examples asked, there are {len(labels)}")
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    # the place of each example among those of its class, in that order: first all firsts, then all seconds, …
+    place = torch.empty_like(order)
+    for label in labels.unique():
+        members = order[labels[order] == label]
+        place[members] = torch.arange(len(members))
+    return order[place[order].sort(stable=True).indices[:count]].sort().values
+
+
 def batches_of(images: Tensor, labels: Tensor, batch_size: int) -> list[tuple[Tensor, Tensor]]:
     """ceil(n / batch_size) batches, sizes equal up to one: a last batch of one image would have no statistics."""
     if batch_size < 1:

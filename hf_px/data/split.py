@@ -66,6 +66,10 @@ class Split:
         """Whether there is room for all of its images."""
         return self._kept is not None
 
+    def only(self, indices: Tensor) -> Split:
+        """Those examples, in that order."""
+        return Split(self.labels[indices], FromSome(self._read, indices))
+
     def digest_parts(self) -> Iterator[bytes]:
         """What a cache knows the data by: all labels and sixteen images."""
         yield self.labels.numpy().tobytes()
@@ -101,6 +105,16 @@ class Split:
 def spread(count: int, most: int = 16) -> range:
     """At most so many of `count`, at equal distances."""
     return range(0, count, max(1, -(-count // most)))
+
+
+class FromSome:
+    """Some of the images that another one reads."""
+
+    def __init__(self, read: Callable[[int], Image.Image], indices: Tensor) -> None:
+        self.read, self.indices = read, indices
+
+    def __call__(self, index: int) -> Image.Image:
+        return self.read(int(self.indices[index]))
 
 
 class FromArray:

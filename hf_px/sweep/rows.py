@@ -17,6 +17,7 @@ COLUMNS = (
     "ticket_accuracy", "dense_top_5_accuracy", "pruned_top_5_accuracy", "ticket_top_5_accuracy", "dense_mean_iou",
     "pruned_mean_iou", "ticket_mean_iou", "kept", "total",
     "mask_digest", "bytes", "seconds", "rounds", "per_class", "pruning_seconds", "overlap", "outcome",
+    "ridge_accuracy", "ridge_dense_accuracy",
 )  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def row(cell: Cell, told: Mapping[str, Any]) -> dict[str, Any]:
         "rounds": settings.get("rounds", ""), "per_class": settings.get("per_class", ""),
         "pruning_seconds": told["seconds"].get("pruning", ""), "overlap": "",
         "outcome": "finished" if told["finished"] else "collapsed",
+        **{f"{name}_accuracy": found.get(name, {}).get("accuracy", "") for name in ("ridge", "ridge_dense")},
     }  # fmt: skip
     return {name: values[name] for name in COLUMNS}
 
