@@ -60,7 +60,8 @@ class Batches:
             raise ValueError("batches is an iterator and would be used up after one round; pass a list or a DataLoader")
         if not isinstance(data, Iterable):
             raise ValueError(f"batches is {data!r:.40}; pass a list or a DataLoader of inputs, or of (inputs, labels)")
-        if isinstance(data, (Tensor, Mapping)):
+        pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor) and data[1].dim() == 1
+        if isinstance(data, (Tensor, Mapping)) or pair:  # (inputs, labels)
             raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
         self._data = data
         self._device = torch.device(device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -26,20 +27,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without θ gets a question mark, not a traceback
     args = parser().parse_args(argv)
 
+    before, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # `hf-px scorers | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("hf-px: interrupted", file=sys.stderr)
+        print(f"\nhf-px: interrupted{getattr(args, 'interrupted', '')}", file=sys.stderr)
         return 130
     except (ValueError, OSError, HfPxError) as error:
         if args.traceback:
             raise
         print(f"hf-px: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    finally:
+        warnings.formatwarning = before
     return 0
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What concerns the user in one line, without the line of code that says it."""
+    return f"hf-px: warning: {message}\n"
 
 
 class _Parser(argparse.ArgumentParser):

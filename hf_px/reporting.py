@@ -32,6 +32,7 @@ def add_to(commands: Any) -> None:
         "Markdown, CSV and JSON. Interrupted, the same command goes on where it was.",
         epilog=EXAMPLES,
     )
+    command.set_defaults(interrupted="; the same command goes on where it was")
     command.add_argument(
         "networks",
         metavar="TICKET_OR_MODEL",
@@ -101,6 +102,7 @@ def add_to(commands: Any) -> None:
 def report_command(args: argparse.Namespace) -> None:
     from .allocate import scope
     from .data import check_source
+    from .errors import first_line
     from .hub.ticket import command_line
     from .registry import norm_option, scorers
     from .report.cut import networks
@@ -142,6 +144,10 @@ def report_command(args: argparse.Namespace) -> None:
         images=args.images, draws=args.draws, top=args.top, norm=args.statistics, memory=int(args.memory * 2**30),
         skip=frozenset(args.skip), progress=not args.quiet,
     )  # fmt: skip
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--output {output}: cannot be made ({first_line(error)}); name another directory") from error
     found = measure(networks(asked, parts), parts, how)
     settings = {"command": command_line(), **_settings(args, found)}
     page = write(report(found, settings), output, beside=(NAME,))

@@ -123,7 +123,8 @@ def wait(child: subprocess.Popen[bytes], bar: tqdm) -> int:
                 bar.refresh()
         except KeyboardInterrupt:  # the child got it too
             child.wait()
-            sys.exit("\ninterrupted; the same command goes on from here")
+            print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+            sys.exit(130)
 
 
 def tell(sweep: Sweep, cells: Sequence[Cell], failed: Mapping[Cell, int]) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from common import state_of
 from torch import Tensor, nn
 
-from hf_px.analysis.ntk import distance, kernel, spectrum
+from hf_px.analysis.ntk import Lost, distance, kernel, lost, spectrum
 from hf_px.analysis.tangent import Tangent
 from hf_px.errors import UnsupportedModelError
 from hf_px.mask import Mask
@@ -284,6 +285,9 @@ def test_distance_counts_decades():
     assert distance(dense, dense) == 0
     tenth = type(dense)(tuple(v / 10 for v in dense.values), dense.size, 0.0, 0.0, 1, 0)
     assert distance(dense, tenth) == pytest.approx(1)
+    assert lost(dense, tenth) == Lost(0, 0.0, pytest.approx(1))
+    half = replace(dense, values=tuple(v if i < 9 else 0.0 for i, v in enumerate(dense.values)))
+    assert lost(dense, half) == Lost(9, 1.0, 0.0)
     gone = type(dense)((0.0,) * dense.size, dense.size, 0.0, 0.0, 1, 0)
     assert distance(dense, gone) == pytest.approx(sum(math.log10(v / dense.values[0]) + 10 for v in dense.values) / 18)
     with pytest.raises(ValueError, match="over 0 and 1 draws of the weights do not compare"):
@@ -330,3 +334,12 @@ def test_both_routes_agree_on_every_architecture(architecture):
     exact = spectrum(model, batches, top=15, progress=False)
     found = spectrum(model, batches, top=2, probes=2, progress=False)
     assert exact.exact and found.values == pytest.approx(exact.values[:2], rel=1e-6)
+
+
+def test_what_is_no_mask_and_what_is_a_single_batch_is_said():
+    model, x = cnn(norm=False), images(N, 2, 8, 8)
+    with pytest.raises(TypeError, match=r"mask is a Linear; hf_px\.prune gives one"):
+        spectrum(model, [x], nn.Linear(1, 1))
+    for batch in (x, (x, torch.zeros(len(x), dtype=torch.long))):
+        with pytest.raises(ValueError, match=r"a single batch; put it in a list"):
+            spectrum(model, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import torch
 from tickets import RESULT, deeplab_ticket, own_ticket, pruned, timm_ticket, transformers_ticket
 
 import hf_px
-from hf_px.analysis.ntk import distance, spectrum
+from hf_px.analysis.ntk import distance, lost, spectrum
 from hf_px.cli import main
 from hf_px.data import load_pruning_set
 from hf_px.hub.backbones import load
 from hf_px.models import resnet20
+from hf_px.prunable import prunable
 from hf_px.report import cut, measure
 from hf_px.store import load_mask
 
@@ -313,18 +315,75 @@ def test_a_collapsed_ticket_says_so(tmp_path: Path) -> None:
     hf_px.Ticket(gone.apply_(model), gone).save_pretrained(tmp_path / "gone")
     run(tmp_path / "gone", *QUICK, "--data", "random", "--output", tmp_path / "report")
     assert facts(tmp_path / "report")["gone"]["layers that carry nothing"] == "2 of 22"  # conv2 of that block too
-    assert (
-        "nothing is left of blocks.4.conv1.weight, blocks.4.conv2.weight"
-        in (tmp_path / "report/index.html").read_text()
-    )
+    page = (tmp_path / "report/index.html").read_text()
+    assert "nothing is left of blocks.4.conv1.weight; no weight on a path is left in blocks.4.conv2.weight" in page
+
+
+def test_classes_without_a_weight_are_named_and_do_not_pass_for_a_far_spectrum(tmp_path: Path) -> None:
+    """Of ten classes two have no weight in the head: a fifth of the directions is gone, the others are as they were."""
+    model = resnet20(generator=torch.Generator().manual_seed(0))
+    mask = hf_px.Mask({name: torch.ones_like(w, dtype=torch.bool) for name, w in prunable(model).items()})
+    bits = dict(mask.bits)
+    bits["fc.weight"] = bits["fc.weight"].clone()
+    bits["fc.weight"][[0, 9]] = False
+    del model.fc.bias  # which alone would teach them something
+    model.fc.register_parameter("bias", None)
+    mute = hf_px.Mask(bits)
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    dense, part = (spectrum(model, [x], each, progress=False) for each in (mask, mute))
+    found = lost(dense, part)
+    assert found.ranks == 8 and found.share > 0.9
+    assert distance(dense, part) > 5 * found.rest
+
+    model = resnet20(generator=torch.Generator().manual_seed(0))
+    hf_px.Ticket(mute.apply_(model), mute, scorer="magnitude").save_pretrained(tmp_path / "mute")
+    run(tmp_path / "mute", *QUICK, "--data", "random", "--output", tmp_path / "report")
+    page = (tmp_path / "report/index.html").read_text()
+    assert "Classes that the head keeps no weight for: in mute." in page
+    assert "mute: the head keeps no weight for 2 classes (0, 9)" in page
+    assert facts(tmp_path / "report")["mute"]["classes without a weight"] == "2"
+
+
+def test_scores_need_no_more_than_their_method_does(tmp_path: Path) -> None:
+    for name in ("magnitude", "snip", "mine"):
+        hf_px.Ticket(*own_ticket(), scorer=name).save_pretrained(tmp_path / name)
+    tickets = [tmp_path / name for name in ("magnitude", "snip", "mine")]
+    run(*tickets, "--skip", "latency", "spectrum", "--quiet", "--output", tmp_path / "report")
+    assert len(table(tmp_path / "report", "scores-1")) == 22  # of magnitude, which needs no data
+    text = (tmp_path / "report/report.md").read_text()
+    assert "No scores of snip: snip needs its data, which are not on this disk; name some with --data." in text
+    assert "No scores of mine: its method is 'mine', none of hf-px scorers." in text
+
+
+def test_a_ticket_beside_a_dense_network_says_whose_weights_it_has(ticket: Path, tmp_path: Path) -> None:
+    model = load("resnet20", num_classes=10, seed=5).model
+    mask = hf_px.prune(model, "magnitude", sparsity=0.5, progress=False)
+    hf_px.Ticket(mask.apply_(model), mask, scorer="magnitude").save_pretrained(tmp_path / "cut")
+    words = {}
+    for seed in (5, 6):
+        run(tmp_path / "cut", "resnet20", *QUICK, "--data", "random", "--seeds", seed, "--output", tmp_path / str(seed))
+        words[seed] = (tmp_path / str(seed) / "report.md").read_text()
+    assert "cut: own weights are compared with resnet20, dense, whose weights it has." in words[5]
+    assert "cut: own weights are compared with resnet20, dense, which has other weights" in words[6]
+    assert {row["architecture"] for row in facts(tmp_path / "5").values()} == {"resnet20_cifar"}
+
+
+def test_networks_of_one_architecture_that_do_not_compare_are_told_apart(ticket: Path, tmp_path: Path) -> None:
+    model = resnet20(num_classes=7, generator=torch.Generator().manual_seed(0))
+    hf_px.Ticket(*pruned(model)).save_pretrained(tmp_path / "seven")
+    run(ticket, tmp_path / "seven", "--skip", "latency", "spectrum", "--quiet", "--output", tmp_path / "report")
+    told = json.loads((tmp_path / "report/report.json").read_text())
+    titles = [figure["title"] for section in told["sections"] for figure in section["figures"]]
+    assert len(set(titles)) == len(titles) and "Density by layer: resnet20_cifar, seven" in titles
+    assert "unlike in their layers or images do not compare" in " ".join(told["sections"][-1]["words"])
 
 
 def test_latency_is_measured_beside_the_same_network_without_zeros(ticket: Path, tmp_path: Path) -> None:
     run(ticket, "--skip", "spectrum", "--quiet", "--output", tmp_path / "report")
     (row,) = table(tmp_path / "report", "cost")
     for low, middle, high in (
-        ("ms, quarter", "ms", "ms, three quarters"),
-        ("quarter", "ms without zeros", "three quarters"),
+        ("ms, lower quartile", "ms", "ms, upper quartile"),
+        ("without zeros, lower quartile", "ms without zeros", "without zeros, upper quartile"),
     ):
         assert 0 < float(row[low]) <= float(row[middle]) <= float(row[high])
     assert (
@@ -408,3 +467,32 @@ def test_help_teaches(capsys) -> None:
         main(["report", "--help"])
     text = capsys.readouterr().out
     assert "examples:" in text and "cifar10" in text and "--scorers" in text
+
+
+def test_a_ticket_of_fewer_classes_than_the_data_is_told_what_helps(tmp_path: Path, capsys) -> None:
+    model = resnet20(num_classes=7, generator=torch.Generator().manual_seed(0))
+    hf_px.Ticket(*pruned(model)).save_pretrained(tmp_path / "seven")
+    said = fails(capsys, tmp_path / "seven", *QUICK, "--data", "digits", "--output", tmp_path / "report")
+    assert "a ticket of 7 classes, and digits has more; name data of its own with --data" in said
+
+
+def test_an_output_that_cannot_be_made(ticket: Path, capsys) -> None:
+    if not Path("/proc/self").exists():
+        pytest.skip("needs /proc, where nobody can make a directory, root neither")
+    assert "--output /proc/report: cannot be made" in fails(capsys, ticket, *QUICK, "--output", "/proc/report")
+
+
+def test_an_interrupted_report_says_that_it_goes_on(ticket: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "_measure", stop)
+    assert main(["report", str(ticket), *QUICK, "--output", str(tmp_path / "report")]) == 130
+    assert capsys.readouterr().err.strip() == "hf-px: interrupted; the same command goes on where it was"
+
+
+def test_a_warning_is_one_line_of_words(ticket: Path, tmp_path: Path) -> None:
+    """No file and no line of ours: in a process of its own, since pytest catches warnings."""
+    words = [sys.executable, "-m", "hf_px.cli", "report", str(ticket), *QUICK, "--data", "digits", "--images", "5000"]
+    done = subprocess.run([*words, "--output", str(tmp_path / "report")], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["hf-px: warning: --images 5000: there are 10 to prune by; see --per-class"]

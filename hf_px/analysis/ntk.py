@@ -90,6 +90,8 @@ def spectrum(
             raise ValueError(f"{name} is {value!r}; expected a whole number from {least:,} up")
     if norm not in get_args(Norm) or over not in get_args(Over):
         raise ValueError(f"norm is {norm!r}, one of {get_args(Norm)}; over is {over!r}, one of {get_args(Over)}")
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(f"mask is a {type(mask).__name__}; hf_px.prune gives one, None is the dense network")
     Batches(batches)  # an error for what is a single batch, or used up after one pass
     known = partial(_known, {} if memo is None else memo)
     points = _points(model, list(batches), mask, draws, norm, over, seed, memory)
@@ -132,6 +134,31 @@ def distance(dense: Spectrum, pruned: Spectrum) -> float:
     What is below 1e-10 of the dense network's largest counts as that: rounding, not kernel. Of spectra that are not
     whole, the ranks that both have.
     """
+    apart = _apart(dense, pruned)
+    return math.fsum(apart) / len(apart)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Directions in which the dense network learns and the pruned one cannot, as when a class has no weight."""
+
+    ranks: int  # eigenvalues below the floor, where the dense network's are above
+    share: float  # of the distance, that these make: the floor decides it
+    rest: float  # the distance over all other ranks
+
+
+def lost(dense: Spectrum, pruned: Spectrum) -> Lost:
+    """What of `distance` is due to eigenvalues that are gone: they count as the floor, whatever they are."""
+    apart, floor = _apart(dense, pruned), _RESOLVED * dense.values[0]
+    gone = [a > floor >= b for a, b in zip(dense.values, pruned.values)]
+    of_gone = math.fsum(d for d, g in zip(apart, gone) if g)
+    rest = [d for d, g in zip(apart, gone) if not g]
+    whole = math.fsum(apart)
+    return Lost(sum(gone), of_gone / whole if whole else 0.0, math.fsum(rest) / len(rest) if rest else 0.0)
+
+
+def _apart(dense: Spectrum, pruned: Spectrum) -> list[float]:
+    """|log10 λ_i(dense) - log10 λ_i(pruned)| by rank."""
     if dense.size != pruned.size:
         raise ValueError(
             f"spectra of {dense.size:,} and {pruned.size:,} eigenvalues do not compare: other images or outputs"
@@ -142,7 +169,7 @@ def distance(dense: Spectrum, pruned: Spectrum) -> float:
     if not floor > 0:
         raise ValueError("the dense network's kernel is 0: it has no spectrum to be near to")
     pairs = [(max(a, floor), max(b, floor)) for a, b in zip(dense.values, pruned.values)]
-    return math.fsum(abs(math.log10(a / b)) for a, b in pairs) / len(pairs)
+    return [abs(math.log10(a / b)) for a, b in pairs]
 
 
 def _points(

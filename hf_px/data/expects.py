@@ -41,12 +41,16 @@ def num_classes(model: nn.Module) -> int | None:
     return None
 
 
+class LabelsError(ValueError):
+    """The data has classes that the model has not."""
+
+
 def check_labels(labels: Tensor, model: nn.Module) -> None:
     """Refuse labels that the model's head does not have."""
     classes = num_classes(model)
     high = int(labels.max()) if len(labels) else 0
     if classes and high >= classes:
-        raise ValueError(
+        raise LabelsError(
             f"labels run to {high}, but the model has {classes} classes; "
             f"give it num_classes={high + 1} (--num-classes {high + 1})"
         )

@@ -35,9 +35,25 @@ def _said(one: Measured) -> list[str]:
     dead = (
         "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights {are(one.summary.dead)} dead; "
     )
-    words = f"{one.name}: {dead}{f'nothing is left of {some(gone)}' if gone else 'no layer is lost'}; "
-    words += f"bottlenecks in {some(narrow)}." if narrow else "no bottleneck."
-    return [words, *([f"{one.name}: {one.summary.note}."] if one.summary.note else [])]
+    empty = [row.name for row in one.summary.rows if not row.kept]
+    cut_off = [name for name in gone if name not in empty]
+    narrow = [name for name in narrow if name not in gone]  # these are worse than narrow
+    parts = [f"nothing is left of {some(empty)}"] if empty else []
+    parts += [f"no weight on a path is left in {some(cut_off)}"] if cut_off else []
+    words = f"{one.name}: {dead}{'; '.join(parts) or 'no layer is lost'}; "
+    words += f"bottlenecks in {some(narrow)}." if narrow else f"no {'other ' * bool(parts)}bottleneck."
+    return [words, *silent(one), *([f"{one.name}: {one.summary.note}."] if one.summary.note else [])]
+
+
+def silent(one: Measured) -> list[str]:
+    """A sentence on the classes that a head without weights cannot tell."""
+    if not (gone := one.network.silent):
+        return []
+    shown = some([str(label) for label in gone])
+    return [
+        f"{one.name}: the head keeps no weight for {len(gone)} class{'es' * (len(gone) > 1)} ({shown}): it answers the "
+        "same for them whatever it is shown, and cannot learn them."
+    ]
 
 
 def _width(name: str, title: str, shown: Sequence[Measured], order: Sequence[str]) -> Figure:

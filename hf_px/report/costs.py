@@ -12,8 +12,9 @@ from .pages import Figure, Section
 from .say import end, names, scaled, some, titled
 
 _HEAD = (
-    "network", "parameters", "weights kept", "multiply-adds, dense", "multiply-adds, live", "bytes, dense",
-    "bytes, packed", "ms", "ms, quarter", "ms, three quarters", "ms without zeros", "quarter", "three quarters",
+    "network", "ms", "ms without zeros", "multiply-adds, live", "multiply-adds, dense", "bytes, packed",
+    "bytes, dense", "weights kept", "parameters", "ms, lower quartile", "ms, upper quartile",
+    "without zeros, lower quartile", "without zeros, upper quartile",
 )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def costs(groups: Sequence[Sequence[Measured]]) -> Section:
             "kind run in turns. Without zeros: the same network with numbers in their place."
         )
     words += _verdicts([one for one in timed if one.latency_dense is not None])
-    table = Table(_HEAD, tuple(rows), ("", *(",d",) * 6, *(",.4g",) * 6))
+    table = Table(_HEAD, tuple(rows), ("", *(",.4g",) * 2, *(",d",) * 6, *(",.4g",) * 4))
     return Section("cost", "Cost", (*first, *words), tuple(figures), table)
 
 
@@ -70,9 +71,10 @@ def _verdicts(found: Sequence[Measured]) -> list[str]:
 
 
 def _row(one: Measured) -> tuple[Cell, ...]:
+    (ms, *quartiles), (full, *full_quartiles) = _ms(one.latency), _ms(one.latency_dense)
     return (
-        one.name, one.cost.parameters, one.cost.kept, one.cost.macs_dense, one.cost.macs_sparse,
-        one.bytes["dense"], one.bytes.get("packed"), *_ms(one.latency), *_ms(one.latency_dense),
+        one.name, ms, full, one.cost.macs_sparse, one.cost.macs_dense, one.bytes.get("packed"), one.bytes["dense"],
+        one.cost.kept, one.cost.parameters, *quartiles, *full_quartiles,
     )  # fmt: skip
 
 

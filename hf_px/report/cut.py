@@ -42,13 +42,14 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
     found: list[Network] = []
     task, label = task_of(name), asked.label(name)
     data = asked.data or ("digits" if task.name == "classification" else None)
-    kind = {"model": {"architecture": asked.architecture or label}}
     dense: dict[str, str] = {}  # weights -> the name of their dense network
     for seed in asked.seeds:
         model = load(
             name, pretrained=asked.pretrained, num_classes=asked.num_classes, seed=seed, revision=asked.revision,
             architecture=asked.architecture,
         ).model.to(asked.device)  # fmt: skip
+        told = getattr(model, "pretrained_cfg", None) or {}
+        kind = {"model": {"architecture": told.get("architecture") or asked.architecture or label}}
 
         @cache
         def examples(draw: int, model: nn.Module = model) -> Examples | None:
@@ -76,8 +77,8 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
                 called = f"{label}, {method}" if len(asked.names) > 1 else method
                 called += f", seed {seed}" if len(asked.seeds) > 1 else ""
                 called += f", data {draw}" if len(asked.data_seeds) > 1 and needs else ""
-                told = {**kind, "scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
-                found.append(Network(called, model, mask, told, dense[weights], scored, seen, data or ""))
+                record_of = {**kind, "scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
+                found.append(Network(called, model, mask, record_of, dense[weights], scored, seen, data or ""))
     return found
 
 

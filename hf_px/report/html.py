@@ -19,9 +19,9 @@ _NARROW = 4  # columns of a table that half a page holds
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
 :root{color-scheme:light dark;--page:#f3f5f7;--ground:#fff;--ink:#1f2328;--dim:#59636e;--rule:#d5dae0;--link:#0a5cad;
---stripe:#f6f8fa}
+--stripe:#f6f8fa;--shade:#5966}
 @media screen and (prefers-color-scheme:dark){:root{--page:#0b0e12;--ground:#14181d;--ink:#e6edf3;--dim:#a3adb8;
---rule:#30373f;--link:#6cb6ff;--stripe:#1a1f26}}
+--rule:#30373f;--link:#6cb6ff;--stripe:#1a1f26;--shade:#9ab6}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%;text-size-adjust:100%}
 body{margin:0;background:var(--page);color:var(--ink);overflow-wrap:anywhere;
@@ -50,8 +50,11 @@ figure h3{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset
 figcaption{padding:0 10px .6rem}
 figcaption p{margin:.2rem 0 .5rem;font-size:.94rem}
 summary{cursor:pointer;color:var(--link);padding:.45rem 0;font-size:.94rem}
-.scroll{overflow:auto;max-height:28rem;border:1px solid var(--rule);border-radius:6px;background:var(--ground);
-max-width:100%}
+.scroll{overflow:auto;max-height:28rem;border:1px solid var(--rule);border-radius:6px;max-width:100%;
+background:linear-gradient(90deg,var(--ground) 40%,transparent) 0 0/36px 100% no-repeat local,
+linear-gradient(270deg,var(--ground) 40%,transparent) 100% 0/36px 100% no-repeat local,
+linear-gradient(90deg,var(--shade),transparent) 0 0/16px 100% no-repeat,
+linear-gradient(270deg,var(--shade),transparent) 100% 0/16px 100% no-repeat,var(--ground)}
 .facts .scroll,.free .scroll{max-height:none}
 .facts td,.facts thead th,.facts .long{white-space:normal;min-width:6.5rem}
 table{border-collapse:separate;border-spacing:0;font-size:.875rem;line-height:1.4;font-variant-numeric:tabular-nums;

@@ -9,6 +9,7 @@ from .html import shown
 from .pages import COMMAND, Report
 
 _FEW = 12  # rows: of more, a table is folded
+_MANY = 200  # of more, it lies beside
 _LONGEST = 5000
 
 
@@ -20,8 +21,8 @@ def markdown(report: Report) -> str:
         for figure in section.figures:
             parts += [f"### {_text(figure.title)}", f"![{_text(figure.title)}](figures/{figure.name}.svg)"]
             parts += [_text(figure.words)] if figure.words else []
-            parts.append(_table(figure.table))
-        parts += [_table(section.table)] if section.table else []
+            parts.append(_table(figure.table, figure.name))
+        parts += [_table(section.table, section.name)] if section.table else []
     parts.append("## How it was made")
     if report.settings.get(COMMAND):
         parts.append(_code(str(report.settings[COMMAND])))
@@ -30,7 +31,9 @@ def markdown(report: Report) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, name: str = "") -> str:
+    if name and len(table.rows) > _MANY:
+        return f"The numbers, in {len(table.rows):,} rows: [tables/{name}.csv](tables/{name}.csv)"
     text = table.markdown()
     if len(table.rows) <= _FEW:
         return text

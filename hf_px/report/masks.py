@@ -8,7 +8,7 @@ from ..analysis import by_chance, overlap
 from ..figures import Table, boxes, heatmap, layers
 from .measure import Measured
 from .pages import Figure, Section
-from .say import end, names, some, titled
+from .say import end, names, titled
 
 
 def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
@@ -24,8 +24,12 @@ def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
         words.append(
             "Of a ticket: the scores of its weights as they are now; nothing is cut, so there is no threshold."
         )
-    none = [one.name for group in groups for one in group if one.network.mask is not None and one not in found_by]
-    words += [f"No scores of {some(none)}: no data, or no method of this toolkit that scores it."] if none else []
+    words += [
+        f"No scores of {one.name}: {one.network.unscored}."
+        for group in groups
+        for one in group
+        if one.network.mask is not None and one.network.unscored
+    ]
     for one in found_by:
         found = one.network.saliency
         assert found is not None
@@ -54,7 +58,7 @@ def scores(groups: Sequence[Sequence[Measured]]) -> Section | None:
         )
         if found.threshold is not None and not found.clean:
             words.append(f"{one.name}: no single threshold: layers were cut by their own.")
-    return Section("scores", "Scores", tuple(words), tuple(figures)) if figures else None
+    return Section("scores", "Scores", tuple(words), tuple(figures)) if len(words) > 1 else None
 
 
 def overlaps(groups: Sequence[Sequence[Measured]]) -> Section | None:
@@ -107,6 +111,7 @@ def overlaps(groups: Sequence[Sequence[Measured]]) -> Section | None:
         )
         chance = by_chance(masks[first], masks[pruned[1].name])
         words.append(f"Of masks drawn at random with these densities one would expect {chance:.3f}.")
-    if figures and len(groups) > 1:
-        words.append("Masks of different architectures do not compare.")
-    return Section("overlap", "Overlap", tuple(words), tuple(figures)) if figures else None
+    masked = [one for group in groups for one in group if one.network.mask is not None]
+    if len(groups) > 1 and len(masked) > 1:
+        words.append("Masks of networks that are unlike in their layers or images do not compare.")
+    return Section("overlap", "Overlap", tuple(words), tuple(figures)) if len(masked) > 1 else None

@@ -75,7 +75,7 @@ class Measured:
 
 def measure(networks: Sequence[Network], parts: Parts, how: How) -> list[Measured]:
     found = []
-    with tqdm(total=len(networks), desc="report", unit="network", disable=not how.progress, delay=1.0) as bar:
+    with tqdm(total=len(networks), desc="report", unit="network", disable=not how.progress) as bar:
         bar.set_postfix_str("latency", refresh=True)
         times = {} if "latency" in how.skip else _times(networks, parts)
         for network in networks:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..analysis import Saliency, saliency
-from ..data import data_config, load_pruning_set
+from ..data import data_config, load_pruning_set, num_classes
+from ..data.expects import LabelsError
 from ..data.load import NOISE
 from ..data.presets import preset_of
-from ..errors import HfPxError, TicketError
-from ..head import segments
+from ..errors import HfPxError, TicketError, first_line
+from ..head import segments, silent_classes
 from ..hub import home
 from ..hub.backbones import check_name
 from ..hub.format import PACKED
@@ -43,10 +44,16 @@ class Network:
     batches: Examples | None = None  # None: no data at hand
     data: str = ""  # where those are from
     ticket: Ticket | None = None  # as it was read
+    unscored: str = ""  # why there is no saliency
 
     @property
     def bits(self) -> Mask:
         return Mask.ones(prunable(self.model)) if self.mask is None else self.mask
+
+    @property
+    def silent(self) -> list[int]:
+        """Classes for which the head keeps no weight."""
+        return [] if self.mask is None else silent_classes(self.model, self.mask)
 
     @property
     def kin(self) -> str:
@@ -138,21 +145,31 @@ def ticket(name: str, asked: Asked) -> Network:
     told, settings = found.config, found.config.get("settings", {})
     own = settings.get("data")
     data = asked.data or (own if isinstance(own, str) and _on_this_disk(own) else None)
-    batches = asked.examples(data, model, asked.data_seeds[0])
-    scored = None if batches is None else _scored(model, mask, batches, told)
-    return Network(asked.label(name), model, mask, told, None, scored, batches, data or "", found)
+    try:
+        batches = asked.examples(data, model, asked.data_seeds[0])
+    except LabelsError as error:
+        raise ValueError(
+            f"{name}: a ticket of {num_classes(model)} classes, and {data} has more; name data of its own with --data"
+        ) from error
+    scored = _scored(model, mask, batches, told)
+    why, found_scores = (scored, None) if isinstance(scored, str) else ("", scored)
+    return Network(asked.label(name), model, mask, told, None, found_scores, batches, data or "", found, why)
 
 
-def _scored(model: nn.Module, mask: Mask, batches: Examples, told: Mapping[str, Any]) -> Saliency | None:
+def _scored(model: nn.Module, mask: Mask, batches: Examples | None, told: Mapping[str, Any]) -> Saliency | str:
+    """The scores that its method gives its weights now, or why there are none."""
     method, norm = told.get("scorer"), told.get("settings", {}).get("norm")
     if not isinstance(method, str) or method not in scorers:
-        return None
+        return f"its method is {method!r:.40}, none of hf-px scorers" if method else "it names no method"
     record = scorers[method]
+    if batches is None and record.needs in ("inputs", "labels"):
+        return f"{method} needs its data, which are not on this disk; name some with --data"
+    size = tuple(data_config(model)["input_size"])
     options = norm_option(record, norm if isinstance(norm, str) else None) if "norm" in record.options else {}
     try:
-        return saliency(score(model, method, batches, mask=mask, **options), mask, mask)
-    except (HfPxError, ValueError):  # trained weights may leave what the method can score; the rest of the page stands
-        return None
+        return saliency(score(model, method, batches, mask=mask, input_size=size, **options), mask, mask)
+    except (HfPxError, ValueError) as error:  # trained weights may leave what the method can score; the rest stands
+        return f"{method} cannot score it: {first_line(error)}"
 
 
 def _on_this_disk(data: str) -> bool:

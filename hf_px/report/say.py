@@ -13,8 +13,12 @@ def end(i: int, groups: Sequence[Any]) -> str:
 
 
 def titled(title: str, group: Sequence[Any], groups: Sequence[Any]) -> str:
-    """With the architecture, where the page has several."""
-    return f"{title}: {group[0].network.architecture}" if len(groups) > 1 else title
+    """With the architecture, where the page has several; with the networks, where two groups have the same one."""
+    if len(groups) < 2:
+        return title
+    kinds = [each[0].network.architecture for each in groups]
+    mine = group[0].network.architecture
+    return f"{title}: {mine if kinds.count(mine) == 1 else f'{mine}, {some(names(group))}'}"
 
 
 def names(group: Sequence[Any]) -> list[str]:
@@ -28,7 +32,8 @@ def are(count: int) -> str:
 
 def some(names: Sequence[str]) -> str:
     more = len(names) - _SOME
-    return ", ".join(names[:_SOME]) + (f" and {more} more" if more > 0 else "")
+    between = "; " if any("," in name for name in names) else ", "  # "snip, seed 0" is one name
+    return between.join(names[:_SOME]) + (f" and {more} more" if more > 0 else "")
 
 
 def of(part: int, whole: int) -> str:

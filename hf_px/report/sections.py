@@ -44,10 +44,15 @@ def _lede(found: Sequence[Measured]) -> str:
     if not pruned:
         return "Networks as they are, nothing pruned: what a ticket of them would be compared with."
     lost = [one.name for one in pruned if one.summary.collapsed]
+    mute = [one.name for one in pruned if one.network.silent]
     words = "What pruning has left, and what that does to learning, width and cost. "
     if lost:
-        return words + f"Layers that carry nothing any more: in {some(lost)}; see Width, density, collapse."
-    return words + "No layer is emptied or cut off in any of them."
+        words += f"Layers that carry nothing any more: in {some(lost)}. "
+    if mute:
+        words += f"Classes that the head keeps no weight for: in {some(mute)}. "
+    if lost or mute:
+        return words + "See Width, density, collapse."
+    return words + "No layer is emptied or cut off, and no class has lost its weights."
 
 
 def _facts(found: Sequence[Measured]) -> Table:
@@ -59,6 +64,7 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("sparsity", lambda m: f"{m.summary.nominal_sparsity:.2%}"),
         ("effective sparsity", lambda m: percent(m.summary.effective_sparsity)),
         ("layers that carry nothing", lambda m: f"{len(m.summary.collapsed)} of {len(m.summary.rows)}"),
+        ("classes without a weight", lambda m: _silent(m, found)),
         ("output units with a weight", lambda m: _units(m.width.kept, m.width.units)),
         ("output units on a path", lambda m: _units(m.width.live, m.width.units)),
         ("bottlenecks", lambda m: str(len(m.width.bottlenecks))),
@@ -71,12 +77,19 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("distance of spectra, own weights", lambda m: number(own_distance(m, found))),
         ("distance of spectra, mean of draws", lambda m: number(mean_distance(m))),
         ("trace against dense, mean of draws", lambda m: number(against_dense(m)[0])),
-        ("largest eigenvalue against dense", lambda m: number(against_dense(m)[1])),
+        ("largest against dense, mean of draws", lambda m: number(against_dense(m)[1])),
         ("test result, as it says", _told_result),
     ]  # fmt: skip
     table = [(name, *(read(one) for one in found)) for name, read in rows]
     kept = [row for row in table if any(cell is not None for cell in row[1:])]
     return Table(("", *(one.name for one in found)), tuple(kept))
+
+
+def _silent(one: Measured, found: Sequence[Measured]) -> str | None:
+    """A row of its own where some network has any."""
+    if one.network.mask is None or not any(other.network.silent for other in found):
+        return None
+    return str(len(one.network.silent))
 
 
 def _units(part: int | None, whole: int) -> str | None:

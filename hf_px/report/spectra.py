@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from ..analysis.ntk import Spectrum, distance
+from ..analysis.ntk import Spectrum, distance, lost
 from ..figures import Table, lines
 from ..figures.table import Cell
 from .measure import Measured
@@ -43,11 +43,12 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
         rows += [_row(one, some) for one in some]
         told.append(_images(some[0]))
         words += _nearest(some)
+        words += [sentence for one in some for sentence in _gone(one, some)]
+        words += [sentence for one in some for sentence in _cut_from(one, some)]
         alone = [one.name for one in some if one.network.mask is not None and own_distance(one, some) is None]
         if alone:
-            words.append(
-                f"{said(alone)}: its dense network is not on this page; name that model too to compare with it."
-            )
+            whose = "their dense networks are" if len(alone) > 1 else "its dense network is"
+            words.append(f"{said(alone)}: {whose} not on this page; name that model too to compare with it.")
     lacking = [f"No spectrum of {one.lacking}." for group in groups for one in group if one.lacking]
     if not rows:
         return Section("spectrum", "Spectrum", tuple(lacking)) if lacking else None
@@ -75,13 +76,44 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
 
 def own_distance(one: Measured, found: Sequence[Measured]) -> float | None:
     """To the dense network of the same weights; for a ticket, to a dense network of its kind, if one is there."""
+    dense = _dense_of(one, found)
+    return None if dense is None or dense.own is None or one.own is None else distance(dense.own, one.own)
+
+
+def _dense_of(one: Measured, found: Sequence[Measured]) -> Measured | None:
     if one.own is None or one.network.mask is None:
         return None
     for other in found:
         ours = one.network.dense or (other.name if other.network.kin == one.network.kin else None)
         if other.network.mask is None and other.name == ours and other.own is not None:
-            return distance(other.own, one.own) if other.own.size == one.own.size else None
+            return other if other.own.size == one.own.size else None
     return None
+
+
+def _cut_from(one: Measured, found: Sequence[Measured]) -> list[str]:
+    """Of a ticket beside a dense network: whether it has that one's weights, or has been trained since."""
+    dense = _dense_of(one, found)
+    if dense is None or one.network.dense is not None:
+        return []
+    mask, theirs = one.network.bits, one.network.bits.tensors_of(dense.network.model)
+    mine = mask.tensors_of(one.network.model)
+    same = all(bool((mine[name][bits] == theirs[name][bits]).all()) for name, bits in mask.bits.items())
+    what = "whose weights it has" if same else "which has other weights, so that it tells of those too, not of the mask"
+    return [f"{one.name}: own weights are compared with {dense.name}, {what}{'' if same else ' alone'}."]
+
+
+def _gone(one: Measured, found: Sequence[Measured]) -> list[str]:
+    """Where eigenvalues are gone, how much of the distance that is: it would hide what the others do."""
+    dense = _dense_of(one, found)
+    pairs = {"own weights": (dense.own if dense else None, one.own), "mean of draws": (one.mean_dense, one.mean)}
+    words = []
+    for what, (whole, part) in pairs.items():
+        if one.network.mask is not None and whole is not None and part is not None and (n := lost(whole, part)).ranks:
+            words.append(
+                f"{one.name}, {what}: {n.ranks:,} of {len(part.values):,} eigenvalues are gone, below 10⁻¹⁰ of the "
+                f"dense network's largest; they make {n.share:.0%} of the distance, {n.rest:.2f} over the rest."
+            )
+    return words
 
 
 def mean_distance(one: Measured) -> float | None:
@@ -126,18 +158,27 @@ def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[st
 
 
 def _figure(name: str, title: str, found: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
-    series = {one: list(enumerate(s.values, 1)) for one, s in found.items()}
+    # what is below lies in the rounding of the largest, and would squeeze the rest into the top of the picture
+    floor = 1e-10 * max(s.values[0] for s in found.values())
+    series = {one: [(i, v) for i, v in enumerate(s.values, 1) if v > floor] for one, s in found.items()}
     most = max(len(s.values) for s in found.values())
     size = max(s.size for s in found.values())
     part = "" if most == size else f", the first {most} of {size:,}"
     rows = [(i + 1, *(s.values[i] if i < len(s.values) else None for s in found.values())) for i in range(most)]
-    alt = "; ".join(f"{one}: from {s.values[0]:.3g} down to {s.values[-1]:.3g}" for one, s in found.items())
+    alt = "; ".join(_alt(one, s, len(series[one])) for one, s in found.items())
     return Figure(
         name,
         title,
         lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, order=order, alt=alt),
         Table(("rank", *found), tuple(rows), (",d", *(".4g" for _ in found))),
     )
+
+
+def _alt(name: str, spectrum: Spectrum, shown: int) -> str:
+    values = spectrum.values
+    middle, last = values[max(0, shown // 2 - 1)], values[max(0, shown - 1)]
+    gone = f", then {len(values) - shown:,} that are gone" if shown < len(values) else ""
+    return f"{name}: from {values[0]:.3g} by {middle:.3g} in the middle down to {last:.3g}{gone}"
 
 
 def _nearest(found: Sequence[Measured]) -> list[str]:
@@ -150,5 +191,5 @@ def _nearest(found: Sequence[Measured]) -> list[str]:
     for what, read in ways.items():
         known = sorted((d, one.name) for one in found if (d := read(one)) is not None)
         if len(known) > 1:
-            words.append(f"Nearest to dense, {what}: {', '.join(f'{name} ({d:.2f})' for d, name in known)}.")
+            words.append(f"Nearest to dense, {what}: {'; '.join(f'{name} ({d:.2f})' for d, name in known)}.")
     return words
