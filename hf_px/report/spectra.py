@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from ..analysis.ntk import Spectrum, distance, lost
+from ..analysis.ntk import Lost, Spectrum, distance, lost
 from ..figures import Table, lines
 from ..figures.table import Cell
 from .measure import Measured
@@ -102,18 +102,24 @@ def _cut_from(one: Measured, found: Sequence[Measured]) -> list[str]:
     return [f"{one.name}: own weights are compared with {dense.name}, {what}{'' if same else ' alone'}."]
 
 
-def _gone(one: Measured, found: Sequence[Measured]) -> list[str]:
-    """Where eigenvalues are gone, how much of the distance that is: it would hide what the others do."""
+def _lost(one: Measured, found: Sequence[Measured]) -> dict[str, Lost]:
+    """By way of measuring: what of the distance is due to eigenvalues that are gone, where any are."""
+    if one.network.mask is None:
+        return {}
     dense = _dense_of(one, found)
     pairs = {"own weights": (dense.own if dense else None, one.own), "mean of draws": (one.mean_dense, one.mean)}
-    words = []
-    for what, (whole, part) in pairs.items():
-        if one.network.mask is not None and whole is not None and part is not None and (n := lost(whole, part)).ranks:
-            words.append(
-                f"{one.name}, {what}: {n.ranks:,} of {len(part.values):,} eigenvalues are gone, below 10⁻¹⁰ of the "
-                f"dense network's largest; they make {n.share:.0%} of the distance, {n.rest:.2f} over the rest."
-            )
-    return words
+    told = {what: lost(whole, part) for what, (whole, part) in pairs.items() if whole is not None and part is not None}
+    return {what: n for what, n in told.items() if n.ranks}
+
+
+def _gone(one: Measured, found: Sequence[Measured]) -> list[str]:
+    """Where eigenvalues are gone, how much of the distance that is: it would hide what the others do."""
+    assert one.own is not None
+    return [
+        f"{one.name}, {what}: {n.ranks:,} of {len(one.own.values):,} eigenvalues are gone, below 10⁻¹⁰ of the dense "
+        f"network's largest; they make {n.share:.0%} of the distance, {n.rest:.2f} over the rest."
+        for what, n in _lost(one, found).items()
+    ]
 
 
 def mean_distance(one: Measured) -> float | None:
@@ -174,6 +180,10 @@ def _figure(name: str, title: str, found: Mapping[str, Spectrum], order: Sequenc
     )
 
 
+def _without(n: Lost | None) -> str:
+    return f", without lost ranks {n.rest:.2f}" if n else ""
+
+
 def _alt(name: str, spectrum: Spectrum, shown: int) -> str:
     values = spectrum.values
     middle, last = values[max(0, shown // 2 - 1)], values[max(0, shown - 1)]
@@ -189,7 +199,8 @@ def _nearest(found: Sequence[Measured]) -> list[str]:
     }
     words = []
     for what, read in ways.items():
-        known = sorted((d, one.name) for one in found if (d := read(one)) is not None)
+        known = sorted((d, one.name, one) for one in found if (d := read(one)) is not None)
         if len(known) > 1:
-            words.append(f"Nearest to dense, {what}: {'; '.join(f'{name} ({d:.2f})' for d, name in known)}.")
+            told = [f"{name} ({d:.2f}{_without(_lost(one, found).get(what))})" for d, name, one in known]
+            words.append(f"Nearest to dense, {what}: {'; '.join(told)}.")
     return words
