@@ -1,0 +1,157 @@
+"""model_cards/RESULTS.md: its tables, from the results.json of every run that is kept under model_cards/results.
+
+    python recipes/results.py            write the tables anew
+    python recipes/results.py --check    say which are not those of the files, and exit with 1
+    python recipes/results.py --add out/sweep cifar10_resnet20_short
+        keep the finished runs of a sweep, results.json of each, under that name; then write the tables
+
+Words between the tables are written by hand and stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from hf_px.store import write_atomic
+
+HOME = Path(__file__).resolve().parents[1] / "model_cards"
+PAGE, KEPT = HOME / "RESULTS.md", HOME / "results"
+# Table 2 of the paper: ResNet-20, CIFAR-10, 98.2 %, 160 epochs, T = 100 for iterative methods, mean of three runs
+PAPER = {
+    "random": 72.31, "magnitude": 76.12, "snip": 75.39, "grasp": 76.30, "synflow": 75.19, "ntk-sap": 74.55, "px": 77.08,
+}  # fmt: skip
+Run = Mapping[str, Any]
+
+
+def runs(name: str) -> list[Run]:
+    """The finished runs that are kept under this name."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((KEPT / name).glob("*/results.json"))]
+    return [run for run in found if run["finished"]]
+
+
+def method_of(run: Run) -> str:
+    """px:running for px by another norm than its default."""
+    scorer, norm = run["settings"]["scorer"], run["settings"].get("norm")
+    return f"{scorer}:{norm}" if scorer == "px" and norm != "batch" else scorer
+
+
+def groups(found: Sequence[Run]) -> dict[tuple[float, str], list[Run]]:
+    """{(sparsity, method): its runs}, sparsity by sparsity, the best first."""
+    by: dict[tuple[float, str], list[Run]] = {}
+    for run in found:
+        by.setdefault((run["settings"]["sparsity"], method_of(run)), []).append(run)
+    order = sorted(by, key=lambda at: (-at[0], -mean(accuracy(run) for run in by[at])))
+    return {at: by[at] for at in order}
+
+
+def accuracy(run: Run, stage: str = "ticket") -> float:
+    return 100 * run["results"][stage]["accuracy"]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean, and the deviation of a sample where there is more than one."""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def sparse_table(name: str) -> list[str]:
+    """A row a method and sparsity: ours beside the paper's."""
+    found = runs(name)
+    lines = [
+        "| sparsity | method | paper, 160 epochs | ours, 10 epochs | seeds | before training | layers emptied | "
+        "classes lost | seconds of pruning |",
+        "|---" * 9 + "|",
+    ]
+    dense = {run["settings"]["seed"]: accuracy(run, "dense") for run in found if "dense" in run["results"]}
+    if dense:
+        seeds = ", ".join(map(str, sorted(dense)))
+        lines.append(f"| 0 | dense | | {spread(list(dense.values()))} | {seeds} | | | | |")
+    for (sparsity, method), some in groups(found).items():
+        paper = f"{PAPER[method]:.2f}" if sparsity == 0.982 and method in PAPER else ""
+        cells = [
+            f"{100 * sparsity:g} %", method, paper, spread([accuracy(run) for run in some]),
+            ", ".join(str(seed) for seed in sorted(run["settings"]["seed"] for run in some)),
+            spread([accuracy(run, "pruned") for run in some]),
+            ", ".join(str(len(run["mask"]["emptied"])) for run in some),
+            ", ".join(str(len(run["mask"]["silent_classes"])) for run in some),
+            f"{mean(run['seconds']['pruning'] for run in some):.1f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def transfer_table(name: str) -> list[str]:
+    """A row a method and sparsity: a ridge head on the pruned features, then after training."""
+    found = runs(name)
+    lines = ["| sparsity | method | ridge head, before training | after training | seeds |", "|---" * 5 + "|"]
+    dense = {run["settings"]["seed"]: run["results"] for run in found if "dense" in run["results"]}
+    if found:
+        before = {run["settings"]["seed"]: accuracy(run, "ridge_dense") for run in found}
+        after = [100 * results["dense"]["accuracy"] for results in dense.values()]
+        seeds = ", ".join(map(str, sorted(before)))
+        lines.append(f"| 0 | dense | {spread(list(before.values()))} | {spread(after) if after else ''} | {seeds} |")
+    for (sparsity, method), some in groups(found).items():
+        cells = [
+            f"{100 * sparsity:g} %", method, spread([accuracy(run, "ridge") for run in some]),
+            spread([accuracy(run) for run in some]),
+            ", ".join(str(seed) for seed in sorted(run["settings"]["seed"] for run in some)),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+TABLES = {
+    "cifar10_resnet20_short": sparse_table,
+    "cifar10_resnet20_short_head": sparse_table,
+    "cifar10_resnet50_transfer": transfer_table,
+}
+
+
+def page(text: str) -> str:
+    """The page with its tables written anew, each between <!-- table: NAME --> and <!-- end -->."""
+
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}\n" + "\n".join(TABLES[match[2]](match[2])) + f"\n{match[3]}"
+
+    return re.sub(r"(<!-- table: (\w+) -->)\n.*?(<!-- end -->)", table, text, flags=re.DOTALL)
+
+
+def add(sweep: Path, name: str) -> int:
+    """Keep results.json of each finished cell; how many there are."""
+    if name not in TABLES:
+        raise SystemExit(f"{name}: no such table; there are {', '.join(TABLES)}")
+    count = 0
+    for path in sorted((sweep / "cells").glob("*/results.json")):
+        if json.loads(path.read_text(encoding="utf-8"))["finished"]:
+            (KEPT / name / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, KEPT / name / path.parent.name / "results.json")
+            count += 1
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
+    parser.add_argument("--add", nargs=2, metavar=("SWEEP", "NAME"), help="keep the finished runs of a sweep first")
+    asked = parser.parse_args()
+    if asked.add:
+        print(f"{add(Path(asked.add[0]), asked.add[1])} finished runs in {KEPT / asked.add[1]}")
+    before = PAGE.read_text(encoding="utf-8")
+    after = page(before)
+    if asked.check:
+        if before != after:
+            print(f"{PAGE} does not say what the files under {KEPT} do; run python recipes/results.py", file=sys.stderr)
+        return int(before != after)
+    write_atomic(PAGE, after.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

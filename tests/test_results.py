@@ -1,0 +1,118 @@
+"""model_cards/RESULTS.md: every number in its tables is that of a run whose results.json is kept, counted anew here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from launching import REPO, recipe_module
+
+HOME = REPO / "model_cards"
+KEPT = {path: json.loads(path.read_text()) for path in sorted((HOME / "results").glob("*/*/results.json"))}
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    return recipe_module(REPO / "recipes" / "results.py")
+
+
+def rows() -> dict[tuple[str, str, str], dict[str, str]]:
+    """{(table, sparsity, method): {column: cell}}"""
+    found = {}
+    for name, text in re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", (HOME / "RESULTS.md").read_text(), re.S):
+        head, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.strip().splitlines()]
+        found |= {(name, line[0], line[1]): dict(zip(head, line)) for line in lines}
+    return found
+
+
+def shown(values: list[float]) -> str:
+    return f"{np.mean(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else "")
+
+
+def method_of(settings: dict[str, Any]) -> str:
+    other = settings["scorer"] == "px" and settings["norm"] != "batch"
+    return f"px:{settings['norm']}" if other else settings["scorer"]
+
+
+def test_each_row_is_the_mean_of_the_runs_that_are_kept() -> None:
+    cells = rows()
+    by: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for path, told in KEPT.items():
+        sparsity = f"{100 * told['settings']['sparsity']:g} %"
+        by.setdefault((path.parts[-3], sparsity, method_of(told["settings"])), []).append(told)
+    assert set(by) == {at for at in cells if at[2] != "dense"}  # no run that is not shown, no row without a run
+    for at, runs in by.items():
+        row = cells[at]
+        ticket = [100 * told["results"]["ticket"]["accuracy"] for told in runs]
+        assert shown(ticket) in row.values(), (at, row)
+        assert row["seeds"] == ", ".join(str(told["settings"]["seed"]) for told in runs)
+        if "layers emptied" in row:
+            assert row["layers emptied"] == ", ".join(str(len(told["mask"]["emptied"])) for told in runs)
+            assert row["before training"] == shown([100 * told["results"]["pruned"]["accuracy"] for told in runs])
+        else:
+            ridge = shown([100 * told["results"]["ridge"]["accuracy"] for told in runs])
+            assert row["ridge head, before training"] == ridge
+
+
+def test_the_dense_row_is_that_of_each_seed_once() -> None:
+    for (name, _, method), row in rows().items():
+        if method == "dense":
+            runs = [told for path, told in KEPT.items() if path.parts[-3] == name]
+            by_seed = {told["settings"]["seed"]: told["results"].get("dense", {}).get("accuracy") for told in runs}
+            values = [100 * by_seed[seed] for seed in sorted(by_seed) if by_seed[seed] is not None]
+            assert shown(values) in row.values()
+
+
+def test_each_run_is_of_its_table_and_says_how_it_was_made() -> None:
+    assert KEPT
+    for path, told in KEPT.items():
+        assert told["finished"] and told["command"].startswith("accelerate launch") and told["versions"]["torch"]
+        others = [other["settings"] for at, other in KEPT.items() if at.parts[-3] == path.parts[-3]]
+        for key, value in told["settings"].items():
+            if key not in ("scorer", "norm", "rounds", "sparsity", "seed"):
+                assert all(other[key] == value for other in others), (path, key)
+
+
+def test_what_the_page_says_of_the_paper_is_the_papers(recipe: ModuleType, shared: Path) -> None:
+    text = (shared / "paper.tex").read_text(encoding="utf-8")
+    text = text[: text.index(r"\label{tab:complexity}")]
+    text = re.sub(r"\\cite\{[^}]*\}|\\textbf\{([^}]*)\}", r"\1", text[text.rindex(r"\begin{tabular}") :])
+    table = {}
+    for line in text.splitlines():
+        cells = [cell.strip().removesuffix(r"\\ \hline").removesuffix(r"\\").strip() for cell in line.split("&")]
+        if len(cells) == 4 and re.fullmatch(r"\d+\.\d+", cells[3]):
+            table[cells[0].removesuffix(" (Ours)").lower()] = float(cells[3])
+    del table["imp"]  # not run here
+    assert table == recipe.PAPER
+
+
+def test_the_page_is_up_to_date(recipe: ModuleType) -> None:
+    text = (HOME / "RESULTS.md").read_text(encoding="utf-8")
+    assert recipe.page(text) == text
+
+
+def test_a_change_shows(recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """--add takes the finished runs of a sweep, and --check sees a page that says something else."""
+    for seed, accuracy in enumerate((0.5, 0.6)):
+        told = next(iter(KEPT.values())) | {"finished": seed == 0}
+        told["settings"] = {**told["settings"], "seed": seed}
+        told["results"] = {**told["results"], "ticket": {"accuracy": accuracy}}
+        (tmp_path / f"sweep/cells/px-0.982-s{seed}").mkdir(parents=True)
+        (tmp_path / f"sweep/cells/px-0.982-s{seed}/results.json").write_text(json.dumps(told))
+    page = tmp_path / "RESULTS.md"
+    page.write_text("Words.\n<!-- table: cifar10_resnet20_short -->\n<!-- end -->\nMore.\n")
+    monkeypatch.setattr(recipe, "KEPT", tmp_path / "results")
+    monkeypatch.setattr(recipe, "PAGE", page)
+    monkeypatch.setattr("sys.argv", ["results.py", "--add", str(tmp_path / "sweep"), "cifar10_resnet20_short"])
+    assert recipe.main() == 0
+    assert "| 50.00 | 0 |" in page.read_text() and "60.00" not in page.read_text()  # the other is not finished
+    assert page.read_text().startswith("Words.\n") and page.read_text().endswith("\nMore.\n")
+    monkeypatch.setattr("sys.argv", ["results.py", "--check"])
+    assert recipe.main() == 0
+    page.write_text(page.read_text().replace("50.00", "70.00"))
+    assert recipe.main() == 1 and "does not say" in capsys.readouterr().err
