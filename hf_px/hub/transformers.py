@@ -85,6 +85,10 @@ class TicketQuantizer(HfQuantizer):
         # _Unpack checks bytes as they were stored, and converts what it makes of them
         return None if isinstance(converter, WeightConverter) else dtype
 
+    def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs: Any) -> bool:
+        """Yes, which from 5.23 on means: shapes are this quantizer's to look at, as they were before; see below."""
+        return True
+
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         # an unpacking cannot be undone by transformers, which would try when it saves
         model._weight_conversions = [
