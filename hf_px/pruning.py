@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from importlib import metadata
@@ -233,6 +232,8 @@ def prune_command(args: argparse.Namespace) -> None:
 
 def _claim(directory: Path, force: bool) -> None:
     """See that the directory is ours to write to, before the work; nothing is made yet."""
+    from .store import closed_above
+
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory}: is a file; name a directory")
     if directory.is_dir() and any(directory.iterdir()) and not force:
@@ -242,11 +243,8 @@ def _claim(directory: Path, force: bool) -> None:
             ours = False
         if not ours:
             raise ValueError(f"--output {directory}: holds other files; name another directory, or add --force")
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"--output {directory}: {there} is not a directory that can be written to")
+    if (closed := closed_above(directory)) is not None:
+        raise ValueError(f"--output {directory}: {closed} is not a directory that can be written to")
 
 
 def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memory: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from . import __version__
 from .errors import DisagreementError
-from .store import left_over, write_atomic
+from .store import closed_above, left_over, write_atomic
 
 NAME = "results.json"
 TRACKED = "hf_px"  # the project, and the folder where tensorboard keeps it
@@ -105,11 +105,8 @@ def check_output(directory: Path, kind: str) -> None:
     held = [path for path in directory.iterdir() if not left_over(path.name)] if directory.is_dir() else []
     if held and _read(directory, kind) is None:
         raise ValueError(f"output_dir {directory} holds other files, and no run of {kind}; name another directory")
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"output_dir {directory}: {there} cannot be written to")
+    if (closed := closed_above(directory)) is not None:
+        raise ValueError(f"output_dir {directory}: {closed} cannot be written to")
 
 
 def claim(directory: Path, patience: float = 10.0) -> None:

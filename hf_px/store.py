@@ -73,6 +73,14 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) ->
         beside.unlink(missing_ok=True)
 
 
+def closed_above(directory: Path) -> Path | None:
+    """The nearest that there is of a directory and those above it, if nothing can be made in it; None if it can."""
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    return None if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else there
+
+
 def left_over(name: str) -> bool:
     """Is it a file that write_atomic leaves where it is killed in the midst of it?"""
     return re.fullmatch(r"\..+\.\d+\.tmp", name) is not None

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ..store import left_over, write_atomic
+from ..store import closed_above, left_over, write_atomic
 from .html import as_json, html
 from .markdown import markdown
 from .pages import Report, is_slug
@@ -40,11 +40,8 @@ def check(directory: str | os.PathLike[str], beside: Collection[str] = ()) -> No
     others = sorted(name for name in held if not left_over(name) and name not in beside)
     if others and _earlier(directory) is None:
         raise ValueError(f"{directory} holds {others[0]}, and no report of hf-px; name another directory")
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"{directory}: {there} is not a directory that can be written to")
+    if (closed := closed_above(directory)) is not None:
+        raise ValueError(f"{directory}: {closed} is not a directory that can be written to")
 
 
 def write(report: Report, directory: str | os.PathLike[str], beside: Collection[str] = ()) -> Path:
