@@ -141,6 +141,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from .allocate import scope as parse_scope
     from .analysis import summary
     from .data import check_source, data_config, load_pruning_set
+    from .head import head_of, silent_classes
     from .hub.backbones import check_name, load
     from .registry import norm_option, scorers
     from .rounds import checked_schedule, checked_sparsity, prune
@@ -218,6 +219,13 @@ def prune_command(args: argparse.Namespace) -> None:
         **options,
     )
     seconds = time.perf_counter() - start
+    if silent := silent_classes(model, mask):
+        head, shown = ", ".join(head_of(model)), ", ".join(map(str, silent[:10]))
+        print(
+            f"hf-px: warning: {head} keeps no weight for {len(silent)} class{'es' * (len(silent) > 1)} ({shown}): a "
+            f"ticket cannot learn them; --exclude {head} leaves it whole",
+            file=sys.stderr,
+        )
     table = summary(model, mask, input_size=input_size)
     memory = _peak_memory()
     if not args.quiet:

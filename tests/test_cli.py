@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from transformers import ViTConfig, ViTForImageClassification
 import hf_px
 from hf_px.cli import main
 from hf_px.data import load_pruning_set
+from hf_px.hub.backbones import load
 from hf_px.models import resnet20
 from hf_px.store import load_mask
 
@@ -287,3 +289,18 @@ def test_a_directory_that_is_no_model(capsys: pytest.CaptureFixture[str], tmp_pa
 def test_data_that_is_not_needed_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "resnet20", "--scorer", "magnitude", "--data", "./nowhere", "--quiet"]) == 0
     assert "magnitude needs no data; --data ./nowhere is not read" in capsys.readouterr().err
+
+
+def test_classes_that_lose_their_weights_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """What px does to the demo's head in ten rounds; with the head whole there is nothing to say."""
+    words = ["prune", "--demo", "--rounds", "10", "--per-class", "1", "--sparsity", "0.99", "--quiet"]
+    assert main(words) == 0
+    said = re.search(r"fc\.weight keeps no weight for (\d) classes? \(([\d, ]+)\)", capsys.readouterr().err)
+    assert said is not None
+    model = load("resnet20", seed=0).model
+    batches = load_pruning_set("digits", model, 1, 100, 0)
+    mask = hf_px.prune(model, "px", sparsity=0.99, rounds=10, batches=batches, progress=False)
+    lost = [i for i, row in enumerate(mask.bits["fc.weight"]) if not row.any()]
+    assert said[2] == ", ".join(map(str, lost)) and int(said[1]) == len(lost)
+    assert main([*words, "--exclude", "fc.weight"]) == 0
+    assert "no weight for" not in capsys.readouterr().err
