@@ -284,7 +284,7 @@ class Job:
         if silent:
             self.say(
                 f"warning: {', '.join(head_of(self.model))} has no weight left for {len(silent)} of "
-                f"{len(self.data.classes)} classes ({', '.join(silent[:10])}): the ticket cannot learn them; "
+                f"{len(self.data.classes)} classes ({', '.join(silent[:10])}): their outputs are constants; "
                 "--keep_head leaves the head whole"
             )
 

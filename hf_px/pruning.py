@@ -222,8 +222,8 @@ def prune_command(args: argparse.Namespace) -> None:
     if silent := silent_classes(model, mask):
         head, shown = ", ".join(head_of(model)), ", ".join(map(str, silent[:10]))
         print(
-            f"hf-px: warning: {head} keeps no weight for {len(silent)} class{'es' * (len(silent) > 1)} ({shown}): a "
-            f"ticket cannot learn them; --exclude {head} leaves it whole",
+            f"hf-px: warning: {head} keeps no weight for {len(silent)} class{'es' * (len(silent) > 1)} ({shown}): "
+            f"their outputs are constants; --exclude {head} leaves it whole",
             file=sys.stderr,
         )
     table = summary(model, mask, input_size=input_size)

@@ -491,6 +491,7 @@ def test_an_interrupted_report_says_that_it_goes_on(ticket: Path, tmp_path: Path
     assert capsys.readouterr().err.strip() == "hf-px: interrupted; the same command goes on where it was"
 
 
+@pytest.mark.slow
 def test_a_warning_is_one_line_of_words(ticket: Path, tmp_path: Path) -> None:
     """No file and no line of ours: in a process of its own, since pytest catches warnings."""
     words = [sys.executable, "-m", "hf_px.cli", "report", str(ticket), *QUICK, "--data", "digits", "--images", "5000"]

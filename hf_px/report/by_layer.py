@@ -51,8 +51,8 @@ def silent(one: Measured) -> list[str]:
         return []
     shown = some([str(label) for label in gone])
     return [
-        f"{one.name}: the head keeps no weight for {len(gone)} class{'es' * (len(gone) > 1)} ({shown}): it answers the "
-        "same for them whatever it is shown, and cannot learn them."
+        f"{one.name}: the head keeps no weight for {len(gone)} class{'es' * (len(gone) > 1)} ({shown}): its output "
+        "for them is a constant, and at best one of them is told, as what is left over when no other class fits."
     ]
 
 
