@@ -120,6 +120,9 @@ ZOO: list[Architecture] = [
     )),
     Architecture("test_mambaout", _timm("test_mambaout"), 48, no_paths=_MULTIPLIES),
     *(Architecture(name, _timm(name, img_size=48), 48) for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")),
+    # since timm 1.0.31
+    *(Architecture(name, _timm(name), 160) for name in ("test_coatnet", "test_maxvit", "test_vit_relpos")
+      if timm.is_model(name)),
     # convolutional families
     Architecture("resnet18", _timm("resnet18", **_RESNET), 48),
     Architecture("resnet50", _timm("resnet50", **_RESNET), 48),

@@ -39,7 +39,7 @@ MEMORY = 2**31  # bytes for derivatives
 TOP = 32  # eigenvalues of a large network, unless asked for more
 PROBES = 32  # random signs for a trace
 _PASSES = 8  # over the images, to form J by blocks that fit in memory: beyond that a network is large
-_RESOLVED = 1e-10  # of the largest eigenvalue: below that lies what float32 derivatives round off
+RESOLVED = 1e-10  # of the largest eigenvalue: below that lies what float32 derivatives round off
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Lost:
 
 def lost(dense: Spectrum, pruned: Spectrum) -> Lost:
     """What of `distance` is due to eigenvalues that are gone: they count as the floor, whatever they are."""
-    apart, floor = _apart(dense, pruned), _RESOLVED * dense.values[0]
+    apart, floor = _apart(dense, pruned), RESOLVED * dense.values[0]
     gone = [a > floor >= b for a, b in zip(dense.values, pruned.values)]
     of_gone = math.fsum(d for d, g in zip(apart, gone) if g)
     rest = [d for d, g in zip(apart, gone) if not g]
@@ -165,7 +165,7 @@ def _apart(dense: Spectrum, pruned: Spectrum) -> list[float]:
         )
     if dense.draws != pruned.draws:
         raise ValueError(f"spectra over {dense.draws} and {pruned.draws} draws of the weights do not compare")
-    floor = _RESOLVED * dense.values[0]
+    floor = RESOLVED * dense.values[0]
     if not floor > 0:
         raise ValueError("the dense network's kernel is 0: it has no spectrum to be near to")
     pairs = [(max(a, floor), max(b, floor)) for a, b in zip(dense.values, pruned.values)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from ..analysis.ntk import Lost, Spectrum, distance, lost
+from ..analysis.ntk import RESOLVED, Lost, Spectrum, distance, lost
 from ..figures import Table, lines
 from ..figures.table import Cell
 from .measure import Measured
@@ -165,7 +165,7 @@ def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[st
 
 def _figure(name: str, title: str, found: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
     # what is below lies in the rounding of the largest, and would squeeze the rest into the top of the picture
-    floor = 1e-10 * max(s.values[0] for s in found.values())
+    floor = RESOLVED * max(s.values[0] for s in found.values())
     series = {one: [(i, v) for i, v in enumerate(s.values, 1) if v > floor] for one, s in found.items()}
     most = max(len(s.values) for s in found.values())
     size = max(s.size for s in found.values())
