@@ -344,12 +344,13 @@ class Job:
             self.run.write()
 
     def record_ridge(self, ticket: nn.Module) -> None:
-        """Accuracy with a ridge head, before training: of the pruned network, and of the dense one it was cut from."""
+        """Accuracy with a ridge head, before training: of the pruned network, and with a dense twin of that one too."""
         per_class = self._examples.ridge_per_class
         if not per_class:
             return
         batches = pruning_batches(self.data, self.images, per_class, 100, self.training.seed)
-        for name, model in {"ridge": ticket, "ridge_dense": self.model}.items():
+        models = {"ridge": ticket} | ({"ridge_dense": self.model} if self.training.dense == "train" else {})
+        for name, model in models.items():
             if name not in self.run.results["results"]:
                 self.say(f"{name}: fitting a head on {per_class} images of each class")
                 fitted = with_ridge_head(model, [(channels_last(x), y) for x, y in batches], len(self.data.classes))

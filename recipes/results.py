@@ -91,12 +91,10 @@ def transfer_table(name: str) -> list[str]:
     """A row a method and sparsity: a ridge head on the pruned features, then after training."""
     found = runs(name)
     lines = ["| sparsity | method | ridge head, before training | after training | seeds |", "|---" * 5 + "|"]
-    dense = {run["settings"]["seed"]: run["results"] for run in found if "dense" in run["results"]}
-    if found:
-        before = {run["settings"]["seed"]: accuracy(run, "ridge_dense") for run in found}
-        after = [100 * results["dense"]["accuracy"] for results in dense.values()]
-        seeds = ", ".join(map(str, sorted(before)))
-        lines.append(f"| 0 | dense | {spread(list(before.values()))} | {spread(after) if after else ''} | {seeds} |")
+    dense = {run["settings"]["seed"]: run for run in found if "dense" in run["results"]}
+    if dense:
+        before, after = (spread([accuracy(run, at) for run in dense.values()]) for at in ("ridge_dense", "dense"))
+        lines.append(f"| 0 | dense | {before} | {after} | {', '.join(map(str, sorted(dense)))} |")
     for (sparsity, method), some in groups(found).items():
         cells = [
             f"{100 * sparsity:g} %", method, spread([accuracy(run, "ridge") for run in some]),

@@ -17,8 +17,8 @@ from hf_px.data import PRESETS  # noqa: E402
 from hf_px.hub.backbones import check_name  # noqa: E402
 from hf_px.options import parse, settings_of  # noqa: E402
 
-SHORT = RECIPES / "configs" / "cifar10_resnet20_short.yaml"
-CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT})
+SHORT, TRANSFER = (RECIPES / "configs" / f"cifar10_{name}_short.yaml" for name in ("resnet20", "resnet50_transfer"))
+CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT, TRANSFER})
 VOC = "Pascal VOC2012"
 SETS = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
 # data set, architecture, optimizer, lr, epochs at which it falls by 10, momentum, weight decay, epochs, batch size
@@ -90,6 +90,17 @@ def test_the_short_one_is_the_papers_but_for_what_it_names() -> None:
         "eval_epochs": (1, 5), "layout": ("both", "packed"),
     }  # fmt: skip
     assert [drop / short["epochs"] for drop in short["lr_drops"]] == [drop / 160 for drop in long["lr_drops"]]
+
+
+def test_the_short_transfer_is_the_papers_but_for_what_it_names() -> None:
+    paper = RECIPES / "configs" / "cifar10-imagenet-resnet50.yaml"
+    long, short = (settings_of(*read(path)) for path in (paper, TRANSFER))
+    assert {key: (long[key], short[key]) for key in long if long[key] != short[key]} == {
+        "image_size": (None, 64), "train_images": (None, 2500), "ridge_per_class": (0, 100), "sparsity": (0.982, 0.956),
+        "keep_head": (False, True), "lr": (0.1, 0.02), "lr_schedule": ("step", "cosine"), "lr_drops": ([91, 136], []),
+        "epochs": (182, 4), "batch_size": (256, 50), "mixed_precision": (None, "bf16"),
+        "eval_epochs": (1, 4), "layout": ("both", "packed"),
+    }  # fmt: skip
 
 
 def test_a_flag_overrides_whatever_a_config_says() -> None:
