@@ -353,7 +353,8 @@ class Job:
         for name, model in models.items():
             if name not in self.run.results["results"]:
                 self.say(f"{name}: fitting a head on {per_class} images of each class")
-                fitted = with_ridge_head(model, [(channels_last(x), y) for x, y in batches], len(self.data.classes))
+                with self.accelerator.autocast():  # to features as the test will see them
+                    fitted = with_ridge_head(model, [(channels_last(x), y) for x, y in batches], len(self.data.classes))
                 found = self.evaluate(fitted)
                 # a map to 0 and 1 has no loss to speak of
                 self.run.results["results"][name] = {key: value for key, value in found.items() if key != "loss"}

@@ -81,6 +81,21 @@ def test_random_features_of_real_digits_tell_them_apart_and_the_model_stays() ->
     assert accuracy > 0.5  # 0.61; 0.1 by chance, and as much with the head that was drawn
 
 
+def test_answers_that_differ_little_are_told_apart_in_half_precision() -> None:
+    """Features that hardly vary give answers of 0.1 and a bit for each of ten classes; bfloat16 has no such bits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+    batches = [(torch.randn(100, 3, 2, 2), torch.arange(100) % 10)]  # nothing to be learnt: a large λ, small weights
+    fitted = with_ridge_head(model, batches, 10)
+    assert float(fitted[1].weight.detach().abs().max()) < 1e-2 and abs(float(fitted[1].bias.sum())) < 1e-6
+    x = torch.randn(1000, 3, 2, 2)
+    with torch.no_grad():
+        whole = fitted(x).argmax(1)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = fitted(x).argmax(1)
+    assert float((whole == half).double().mean()) > 0.9
+
+
 def test_a_head_that_it_cannot_take_the_place_of() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
     with pytest.raises(ValueError, match=r"of 5 outputs.*1\.weight"):
