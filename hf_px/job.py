@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from .allocate import Global, budget
 from .allocate import scope as named_scope
-from .data import Data, check_source, open_data, pruning_batches, some_of
+from .data import Split, check_source, open_data, pruning_batches, some_of
 from .fitting import check_runs, images_of_, name_classes_
 from .forward import output_tensor
 from .gallery import gallery
@@ -67,7 +67,7 @@ class Job:
         self.task = task_of(backbone.model)
         check_source(examples.data)
         examples.prune_batch_size = examples.prune_batch_size or self.task.prune_batch_size
-        for name in ("ridge_per_class", "train_images"):
+        for name in ("ridge_per_class", "train_images", "test_images"):
             if self.task is not CLASSIFICATION and getattr(examples, name):
                 raise ValueError(f"--{name}: for images with one label each, not for pictures with masks; leave it out")
         self._check_pruning()
@@ -144,7 +144,9 @@ class Job:
                 num_classes=None if self.task is CLASSIFICATION else backbone.num_classes,
             )
         if examples.train_images is not None:
-            self.data = self._some(examples.train_images)
+            self.data = replace(self.data, train=self._some("train", examples.train_images, self.training.seed))
+        if examples.test_images is not None:  # the same ones for every seed, or their accuracies would not compare
+            self.data = replace(self.data, test=self._some("test", examples.test_images, 0))
         classes = len(self.data.classes)
         if backbone.num_classes not in (None, classes):
             raise ValueError(
@@ -201,13 +203,13 @@ class Job:
         )
         start_trackers(accelerator, self.output.report_to, self.settings, self.directory.name, self.output.resume)
 
-    def _some(self, count: int) -> Data:
-        """Of the training images so many; all of the test images."""
+    def _some(self, part: str, count: int, seed: int) -> Split:
+        """Of the training or test images so many, as many of each class."""
+        split: Split = getattr(self.data, part)
         try:
-            chosen = some_of(self.data.train.labels, count, self.training.seed)
+            return split.only(some_of(split.labels, count, seed))
         except ValueError as error:
-            raise ValueError(f"--train_images: {error} in {self.data.name}") from error
-        return replace(self.data, train=self.data.train.only(chosen))
+            raise ValueError(f"--{part}_images: {error} in {self.data.name}") from error
 
     @property
     def workers(self) -> int:

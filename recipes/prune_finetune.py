@@ -90,6 +90,9 @@ class Examples:
         None, "prune and train on so many of its images, as many of each class, drawn by the seed (default: all)"
     )
     test_split: str | None = knob(None, "the split to test on (default: test or validation)")
+    test_images: int | None = knob(
+        None, "test on so many of its images, as many of each class, the same for every seed (default: all)"
+    )
     image_column: str | None = knob(
         None, "where the images are (default: image, img, or the only column that holds images)"
     )
@@ -113,6 +116,7 @@ class Examples:
             1,
             image_size=self.image_size,
             train_images=self.train_images,
+            test_images=self.test_images,
             per_class=self.per_class,
             prune_batch_size=self.prune_batch_size,
         )

@@ -11,6 +11,7 @@ Words between the tables are written by hand and stay.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import re
 import shutil
@@ -24,17 +25,26 @@ from hf_px.store import write_atomic
 
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
 PAGE, KEPT = HOME / "RESULTS.md", HOME / "results"
-# Table 2 of the paper: ResNet-20, CIFAR-10, 98.2 %, 160 epochs, T = 100 for iterative methods, mean of three runs
+# the paper's ablation of rounds, accuracy and seconds of pruning: ResNet-20, CIFAR-10, 98.2 %, 160 epochs, T = 100 for
+# iterative methods, mean of three runs; seconds on an NVIDIA Titan Xp
 PAPER = {
-    "random": 72.31, "magnitude": 76.12, "snip": 75.39, "grasp": 76.30, "synflow": 75.19, "ntk-sap": 74.55, "px": 77.08,
+    "random": (72.31, 0.0003), "magnitude": (76.12, 0.0006), "snip": (75.39, 0.17), "grasp": (76.30, 0.39),
+    "synflow": (75.19, 13.40), "ntk-sap": (74.55, 20.92), "px": (77.08, 14.13),
 }  # fmt: skip
 Run = Mapping[str, Any]
 
 
 def runs(name: str) -> list[Run]:
-    """The finished runs that are kept under this name."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((KEPT / name).glob("*/results.json"))]
+    """The finished runs that are kept under this name; each with its place beside the page."""
+    paths = sorted((KEPT / name).glob("*/results.json"))
+    found = [{"path": f"results/{name}/{path.parent.name}", **json.loads(path.read_text("utf-8"))} for path in paths]
     return [run for run in found if run["finished"]]
+
+
+def seeds(some: Sequence[Run]) -> str:
+    """Each a link to what the run wrote down: its command, every setting and result."""
+    by = sorted(some, key=lambda run: run["settings"]["seed"])
+    return ", ".join(f"[{run['settings']['seed']}]({run['path']}/results.json)" for run in by)
 
 
 def method_of(run: Run) -> str:
@@ -61,27 +71,29 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
+def dense_runs(found: Sequence[Run]) -> list[Run]:
+    """One for each seed: the twin is the same for all methods."""
+    return list({run["settings"]["seed"]: run for run in found if "dense" in run["results"]}.values())
+
+
 def sparse_table(name: str) -> list[str]:
     """A row a method and sparsity: ours beside the paper's."""
     found = runs(name)
     lines = [
         "| sparsity | method | paper, 160 epochs | ours, 10 epochs | seeds | before training | layers emptied | "
-        "classes lost | seconds of pruning |",
-        "|---" * 9 + "|",
+        "classes lost | seconds of pruning, paper | ours |",
+        "|---" * 10 + "|",
     ]
-    dense = {run["settings"]["seed"]: accuracy(run, "dense") for run in found if "dense" in run["results"]}
-    if dense:
-        seeds = ", ".join(map(str, sorted(dense)))
-        lines.append(f"| 0 | dense | | {spread(list(dense.values()))} | {seeds} | | | | |")
+    if dense := dense_runs(found):
+        lines.append(f"| 0 | dense | | {spread([accuracy(run, 'dense') for run in dense])} | {seeds(dense)} | | | | | |")
     for (sparsity, method), some in groups(found).items():
-        paper = f"{PAPER[method]:.2f}" if sparsity == 0.982 and method in PAPER else ""
+        paper, seconds = PAPER.get(method, ("", "")) if sparsity == 0.982 else ("", "")
         cells = [
-            f"{100 * sparsity:g} %", method, paper, spread([accuracy(run) for run in some]),
-            ", ".join(str(seed) for seed in sorted(run["settings"]["seed"] for run in some)),
-            spread([accuracy(run, "pruned") for run in some]),
+            f"{100 * sparsity:g} %", method, f"{paper:.2f}" if paper else "", spread([accuracy(run) for run in some]),
+            seeds(some), spread([accuracy(run, "pruned") for run in some]),
             ", ".join(str(len(run["mask"]["emptied"])) for run in some),
             ", ".join(str(len(run["mask"]["silent_classes"])) for run in some),
-            f"{mean(run['seconds']['pruning'] for run in some):.1f}",
+            f"{seconds}", f"{mean(run['seconds']['pruning'] for run in some):.1f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -90,25 +102,36 @@ def sparse_table(name: str) -> list[str]:
 def transfer_table(name: str) -> list[str]:
     """A row a method and sparsity: a ridge head on the pruned features, then after training."""
     found = runs(name)
-    lines = ["| sparsity | method | ridge head, before training | after training | seeds |", "|---" * 5 + "|"]
-    dense = {run["settings"]["seed"]: run for run in found if "dense" in run["results"]}
-    if dense:
-        before, after = (spread([accuracy(run, at) for run in dense.values()]) for at in ("ridge_dense", "dense"))
-        lines.append(f"| 0 | dense | {before} | {after} | {', '.join(map(str, sorted(dense)))} |")
+    lines = [
+        "| sparsity | method | ridge head, before training | after training | seeds | layers emptied |",
+        "|---" * 6 + "|",
+    ]
+    if dense := dense_runs(found):
+        before, after = (spread([accuracy(run, at) for run in dense]) for at in ("ridge_dense", "dense"))
+        lines.append(f"| 0 | dense | {before} | {after} | {seeds(dense)} | |")
     for (sparsity, method), some in groups(found).items():
         cells = [
             f"{100 * sparsity:g} %", method, spread([accuracy(run, "ridge") for run in some]),
-            spread([accuracy(run) for run in some]),
-            ", ".join(str(seed) for seed in sorted(run["settings"]["seed"] for run in some)),
+            spread([accuracy(run) for run in some]), seeds(some),
+            ", ".join(str(len(run["mask"]["emptied"])) for run in some),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def overlap_table(name: str) -> list[str]:
+    """What pairs of masks share, as `hf-px report` counted it."""
+    with (KEPT / name / "tables" / "overlap-of-masks.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return lines + [f"| {' | '.join([row[0], *(f'{float(cell):.2f}' for cell in row[1:])])} |" for row in rows]
 
 
 TABLES = {
     "cifar10_resnet20_short": sparse_table,
     "cifar10_resnet20_short_head": sparse_table,
     "cifar10_resnet50_transfer": transfer_table,
+    "cifar10_resnet20_masks": overlap_table,
 }
 
 

@@ -251,6 +251,14 @@ def test_a_part_of_the_training_images(run: Run) -> None:
         run("more", "--train_images", 97)
 
 
+def test_a_part_of_the_test_images(run: Run) -> None:
+    told = [results(run(f"some-{seed}", "--test_images", 20, "--seed", seed)) for seed in (0, 1)]
+    assert all(one["data"]["test"] == 20 and one["data"]["train"] == 96 for one in told)
+    assert all(20 * one["results"]["ticket"]["accuracy"] % 1 == 0 for one in told)
+    with pytest.raises(ValueError, match="--test_images: 32 examples asked, there are 31"):
+        run("more", "--test_images", 32)
+
+
 def test_a_ridge_head_before_training(run: Run) -> None:
     found = results(run("fitted", "--ridge_per_class", 5))["results"]
     assert set(found["ridge"]) == set(found["ridge_dense"]) == {"accuracy", "top_5_accuracy"}

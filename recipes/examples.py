@@ -1,0 +1,103 @@
+"""model_cards/examples: a run's ticket with its card and report, measured on a slice of real data that lies beside it.
+
+    HF_PX_DATA=/data python recipes/examples.py --slice
+        draw the slice anew: the first 30 test images of each class of CIFAR-10, 300 in all
+    HF_PX_DATA=/data python recipes/examples.py out/short/cells/px-path-0.982-s1 resnet20-cifar10-px-path-98
+        make model_cards/examples/resnet20-cifar10-px-path-98 from a finished run; minutes, most of them for its report
+
+The card then has two accuracies: the run's own, on the whole test set, and that on the slice, which anyone who has the
+repository can measure again without a network; tests/test_examples.py does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import hf_px
+from hf_px.cli import main as hf_px_command
+from hf_px.data import TestImages, data_config, open_data
+from hf_px.options import run
+from hf_px.publish import beside
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "model_cards" / "examples"
+SLICE = EXAMPLES / "cifar10-slice"
+PER_CLASS = 30
+TITLE = "CIFAR-10, first 30 test images of each class"
+TOLD = ("base", "base_revision", "license", "scorer", "settings", "command")
+
+
+def first_of_each_class(labels: torch.Tensor, count: int) -> list[int]:
+    """The first `count` places of each class, in the order of the data."""
+    return sorted(i for label in labels.unique() for i in (labels == label).nonzero().view(-1)[:count].tolist())
+
+
+def draw_slice() -> None:
+    """Rows of the test set as they are: the images' own bytes."""
+    import datasets
+
+    from hf_px.data.presets import PRESETS
+
+    copy = PRESETS["cifar10"].local_copy()
+    if copy is None:
+        raise ValueError("HF_PX_DATA: set it to a folder in which cifar10/ holds the data in the Hub's layout")
+    test = datasets.load_dataset(str(copy), split="test")
+    chosen = test.select(first_of_each_class(torch.tensor(test["label"][:]), PER_CLASS))
+    part = SLICE / "test.parquet.part"
+    chosen.to_parquet(part)
+    part.rename(SLICE / "test.parquet")
+    print(f"wrote {SLICE / 'test.parquet'}: {len(chosen)} images")
+
+
+def right_on_slice(model: torch.nn.Module) -> tuple[int, int]:
+    """(how many of the slice's images the model has right, how many there are), in float32."""
+    data = open_data(str(SLICE / "test.parquet"), train_split="test", need_test=False)
+    images = TestImages(replace(data, test=data.train), data_config(model))  # a file has one split
+    x, y = (torch.stack([torch.as_tensor(images[i][part]) for i in range(len(images))]) for part in (0, 1))
+    with torch.no_grad():
+        return int((model.eval()(x).argmax(1) == y).sum()), len(y)
+
+
+def make(source: Path, name: str) -> None:
+    ticket = hf_px.Ticket.from_pretrained(source)
+    told, model = ticket.config, ticket.to_model()
+    right, count = right_on_slice(model)
+    measured = {
+        "dataset": "uoft-cs/cifar10",
+        "dataset_name": TITLE,
+        "split": f"test, {count} images",
+        "metric": "accuracy",
+        "value": right / count,
+        "note": f"{right} of {count}, in float32; beside this ticket in cifar10-slice",
+        "task": "image-classification",
+    }
+    known = {key: told[key] for key in TOLD if key in told}
+    home = EXAMPLES / name
+    hf_px.Ticket(model, ticket.mask, results=[*told.get("results", []), measured], **known).save_pretrained(
+        home, layout="packed", files=beside(source)
+    )
+    print(f"wrote {home}: {right} of {count} right on the slice")
+    if hf_px_command(["report", str(home), "--output", str(home / "report")]):
+        raise SystemExit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="directory of a finished run")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="of the example")
+    parser.add_argument("--slice", action="store_true", help="draw the slice anew")
+    asked = parser.parse_args()
+    if bool(asked.run) == asked.slice or (asked.run and not asked.name):
+        parser.error("give RUN and NAME, or --slice alone")
+    if asked.slice:
+        draw_slice()
+    else:
+        make(asked.run, asked.name)
+
+
+if __name__ == "__main__":
+    run(lambda: sys.exit(main()))
