@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
+from .default import DEFAULT
 from .flags import add_command, at_least, device_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ MARK = "hf-px prune"  # in prune.json: this directory is ours to write to
 EXAMPLES = """\
 examples:
   hf-px prune --demo
-      ResNet-20 with random weights, handwritten digits, PX to 98.2 % in 100 rounds; no network
+      ResNet-20 with random weights, handwritten digits, 98.2 % in 100 rounds; no network
   hf-px prune resnet50 --sparsity 0.9 --data ~/photos --num-classes 12 --output out/resnet50
       random weights, Kaiming-normal as in the paper; ~/photos holds one folder of images per class
   hf-px prune resnet50.tv_in1k --scorer snip --data uoft-cs/cifar10 --num-classes 10
@@ -78,7 +79,7 @@ def add_to(commands: Any) -> None:
     model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
 
     how = command.add_argument_group("method")
-    how.add_argument("--scorer", default="px", metavar="NAME", help="one of `hf-px scorers` (default: px)")
+    how.add_argument("--scorer", default=DEFAULT, metavar="NAME", help="one of `hf-px scorers` (default: %(default)s)")
     how.add_argument(
         "--sparsity",
         type=float,

@@ -10,7 +10,7 @@ from .flags import add_command, at_least, device_of
 
 EXAMPLES = """\
 examples:
-  hf-px report out/resnet20-digits-px-0.982-s0 --output report
+  hf-px report out/resnet20-digits-px-path-0.982-s0 --output report
       of a ticket; open report/index.html. Spectra are on the ticket's own data, where those are on this disk
   hf-px report me/resnet50-px-98 me/resnet50-snip-98 --data ~/photos
       two tickets from the Hub side by side; ~/photos holds one folder of images per class

@@ -19,6 +19,7 @@ from . import scorers as _scorers  # noqa: F401  registers every method
 from .allocate import Global, NofM, Scope, budget
 from .allocate import scope as named_scope
 from .batches import Batches
+from .default import DEFAULT
 from .errors import DisagreementError, NonFiniteScoreError
 from .forward import input_shape
 from .linearize import check_visible
@@ -60,7 +61,7 @@ def score(
 
 def prune(
     model: nn.Module,
-    scorer: str | Scorer = "px",
+    scorer: str | Scorer = DEFAULT,
     *,
     sparsity: float | None = None,
     batches: Iterable[Any] | None = None,

@@ -1,7 +1,7 @@
 """From a name to a ticket: load a backbone, prune it, fine-tune what is left and its dense twin, save and share it.
 
     accelerate launch recipes/prune_finetune.py
-        no network, about two minutes on two cores: ResNet-20, handwritten digits, PX to 98.2 %
+        no network, about two minutes on two cores: ResNet-20, handwritten digits, 98.2 % of the weights pruned
     accelerate launch recipes/prune_finetune.py --config recipes/configs/cifar10-resnet20.yaml --scorer snip
         a row of the paper's table, with another method
     accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
@@ -33,6 +33,7 @@ from tqdm.auto import tqdm
 
 import hf_px
 from hf_px.checkpoint import Checkpoints, load_, state_of
+from hf_px.default import DEFAULT
 from hf_px.forward import output_tensor
 from hf_px.hub.home import Layout
 from hf_px.job import Job
@@ -126,7 +127,7 @@ class Examples:
 @dataclass
 class Pruning:
     _argument_group_name = "pruning"
-    scorer: str = knob("px", "one of `hf-px scorers`")
+    scorer: str = knob(DEFAULT, "one of `hf-px scorers`")
     sparsity: float = knob(0.982, "the part of the weights to remove")
     rounds: int | None = knob(None, "score and prune so many times (default: the method's own, see `hf-px scorers`)")
     scope: str = knob(

@@ -85,7 +85,9 @@ def sparse_table(name: str) -> list[str]:
         "|---" * 10 + "|",
     ]
     if dense := dense_runs(found):
-        lines.append(f"| 0 | dense | | {spread([accuracy(run, 'dense') for run in dense])} | {seeds(dense)} | | | | | |")
+        lines.append(
+            f"| 0 | dense | | {spread([accuracy(run, 'dense') for run in dense])} | {seeds(dense)} | | | | | |"
+        )
     for (sparsity, method), some in groups(found).items():
         paper, seconds = PAPER.get(method, ("", "")) if sparsity == 0.982 else ("", "")
         cells = [

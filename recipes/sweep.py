@@ -34,6 +34,7 @@ from tqdm.auto import tqdm
 
 from hf_px.allocate import scope
 from hf_px.data import check_source
+from hf_px.default import DEFAULT
 from hf_px.hub.backbones import check_name
 from hf_px.options import at_least, parse, run, settings_of
 from hf_px.registry import nearest, norm_option, scorers
@@ -56,8 +57,8 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--config", metavar="FILE", help="a yaml file of prune_finetune's options, for every cell")
     add(
-        "--methods", nargs="+", default=["px"], metavar="NAME",
-        help="of `hf-px scorers`, as px:running, or imp (default: px)",
+        "--methods", nargs="+", default=[DEFAULT], metavar="NAME",
+        help=f"of `hf-px scorers`, as px:running, or imp (default: {DEFAULT})",
     )  # fmt: skip
     add("--sparsities", nargs="+", type=float, default=[0.982], metavar="S", help="in [0, 1) (default: 0.982)")
     add("--seeds", nargs="*", type=int, default=[0], metavar="SEED", help="(default: 0)")

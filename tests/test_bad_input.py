@@ -52,7 +52,7 @@ def refused(flags: list[Any], match: str, tmp_path: Path) -> None:
         (["--schedule", "cubic"], "unknown schedule 'cubic'"),
         (["--rounds", "0"], "rounds is 0"),
         (["--scorer", "snip", "--norm", "batch"], "--norm batch: snip has no such option"),
-        (["--norm", "bach"], "--norm bach: px knows batch, flow, running, released"),
+        (["--scorer", "px", "--norm", "bach"], "--norm bach: px knows batch, flow, running, released"),
         (["--lr", "0"], "--lr 0: it must be positive"),
         (["--lr", "-1"], "--lr -1: it must be positive"),
         (["--lr", "nan"], "--lr nan"),
@@ -126,7 +126,7 @@ def test_another_run_is_never_written_over_unasked(digits: Path, tmp_path: Path,
     refused(["--data", digits, "--overwrite"], "holds other files", tmp_path)
     (run / "thesis.txt").unlink()
     started([*map(str, ["--data", digits, "--scorer", "snip"])], tmp_path, monkeypatch)
-    other = r"holds another run: scorer was 'snip', now 'px' \(and .* more\).*--overwrite"
+    other = r"holds another run: scorer was 'snip', now 'px-path' \(and .* more\).*--overwrite"
     refused(["--data", digits, *QUICK], other, tmp_path)
     (tmp_path / "file").write_text("mine")
     refused(["--output_dir", tmp_path / "file"], "is a file; name a directory", tmp_path)

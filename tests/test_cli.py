@@ -13,6 +13,7 @@ from transformers import ViTConfig, ViTForImageClassification
 import hf_px
 from hf_px.cli import main
 from hf_px.data import load_pruning_set
+from hf_px.default import DEFAULT
 from hf_px.hub.backbones import load
 from hf_px.models import resnet20
 from hf_px.store import load_mask
@@ -112,7 +113,7 @@ def test_the_demo(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "blocks.8.conv2.weight" in out
     assert "live units" in out
     assert "kept 4,876 of 270,896" in out  # round(0.018 · 270,896)
-    assert "px on resnet20: 2 rounds in " in out
+    assert f"{DEFAULT} on resnet20: 2 rounds in " in out
     assert "peak memory" in out
     model = resnet20(generator=torch.Generator().manual_seed(0))
     mask = hf_px.prune(model, sparsity=0.982, batches=load_pruning_set("digits", model), rounds=2, progress=False)
@@ -135,9 +136,13 @@ def test_output_is_complete_and_can_be_written_again(capsys: pytest.CaptureFixtu
     assert record["digest"] == mask.digest()
     assert record["kept"] == mask.kept == round(0.1 * mask.total)
     assert record["total"] == mask.total == 270_896 - 5 * 64
-    wanted = {"model": "resnet20", "scorer": "px", "sparsity": 0.9, "rounds": 2, "scope": "global", "norm": "batch"}
+    wanted = {"model": "resnet20", "scorer": DEFAULT, "sparsity": 0.9, "rounds": 2, "scope": "global", "norm": "batch"}
     assert wanted.items() <= record["settings"].items()
-    assert {k: notes[k] for k in ("model", "scorer", "rounds")} == {"model": "resnet20", "scorer": "px", "rounds": "2"}
+    assert {k: notes[k] for k in ("model", "scorer", "rounds")} == {
+        "model": "resnet20",
+        "scorer": DEFAULT,
+        "rounds": "2",
+    }
     assert sum(row["kept"] for row in record["summary"]["layers"]) == mask.kept
     assert record["summary"]["nominal_sparsity"] == pytest.approx(0.9, abs=1e-5)
     assert {"hf-px", "torch", "timm", "transformers"} <= set(record["versions"])
@@ -257,7 +262,7 @@ NOWHERE = "nobody/no-such-model"  # would be an error of its own as soon as it i
         (["prune", NOWHERE, "--batch-size", "-1"], "at least 1"),
         (["prune", NOWHERE, "--num-classes", "0"], "at least 1"),
         (["prune", NOWHERE, "--min-per-layer", "-1"], "at least 0"),
-        (["prune", NOWHERE, "--norm", "sideways"], "px knows batch, flow, running, released"),
+        (["prune", NOWHERE, "--scorer", "px", "--norm", "sideways"], "px knows batch, flow, running, released"),
         (["prune", NOWHERE, "--norm", "batch", "--scorer", "snip"], "snip has no such option"),
         (["prune", NOWHERE, "--device", "gpu"], "--device gpu: not usable here"),
         (["prune", NOWHERE, "--data", "digit"], "did you mean digits?"),
@@ -293,7 +298,19 @@ def test_data_that_is_not_needed_is_not_read(capsys: pytest.CaptureFixture[str])
 
 def test_classes_that_lose_their_weights_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """What px does to the demo's head in twenty rounds; with the head whole there is nothing to say."""
-    words = ["prune", "--demo", "--rounds", "20", "--per-class", "1", "--sparsity", "0.992", "--quiet"]
+    words = [
+        "prune",
+        "--demo",
+        "--scorer",
+        "px",
+        "--rounds",
+        "20",
+        "--per-class",
+        "1",
+        "--sparsity",
+        "0.992",
+        "--quiet",
+    ]
     assert main(words) == 0
     said = re.search(r"fc\.weight keeps no weight for (\d) class(?:es)? \(([\d, ]+)\)", capsys.readouterr().err)
     assert said is not None

@@ -90,7 +90,9 @@ def test_the_slice_is_the_first_thirty_of_each_class_of_the_test_set(shared: Pat
     import datasets
 
     small = datasets.load_dataset("parquet", data_files=str(HOME / "cifar10-slice" / "test.parquet"), split="train")
-    whole = datasets.load_dataset("parquet", data_files=str(shared / "data" / "cifar10" / "test-*.parquet"), split="train")
+    whole = datasets.load_dataset(
+        "parquet", data_files=str(shared / "data" / "cifar10" / "test-*.parquet"), split="train"
+    )
     seen: dict[int, int] = {}
     places = []
     for place, label in enumerate(whole["label"]):

@@ -1,9 +1,9 @@
 """What the authors' newest code computes: h with BatchNorm on the statistics of identical samples is rounding noise.
 
-h has all gates open, so it is linear but for its norms; each of those makes the mean over samples and pixels zero, and the
-network ends with that mean, since the samples are identical: h = 0 whatever the weights, and ∂h/∂θ² = 0. What comes out
-instead falls with the precision, as no score does. RESULTS.md says so; `norm="released"` is the code of April 2024, which
-runs h on the images.
+h has all gates open, so it is linear but for its norms; each of those makes the mean over samples and pixels zero, and
+the network ends with that mean, since the samples are identical: h = 0 whatever the weights, and ∂h/∂θ² = 0. What comes
+out instead falls with the precision, as no score does. RESULTS.md says so; `norm="released"` is the code of April 2024,
+which runs h on the images.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
 # a new module gets a place here
 LEVELS = [
-    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words", "figures"],
+    ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words", "figures",
+     "default"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models", "redraw"],
     ["scorers"],
