@@ -69,7 +69,7 @@ def make(source: Path, name: str) -> None:
     measured = {
         "dataset": "uoft-cs/cifar10",
         "dataset_name": TITLE,
-        "split": f"test, {count} images",
+        "split": "test",
         "metric": "accuracy",
         "value": right / count,
         "note": f"{right} of {count}, in float32; beside this ticket in cifar10-slice",
@@ -81,7 +81,8 @@ def make(source: Path, name: str) -> None:
         home, layout="packed", files=beside(source)
     )
     print(f"wrote {home}: {right} of {count} right on the slice")
-    if hf_px_command(["report", str(home), "--output", str(home / "report")]):
+    # latency is the machine's, not the ticket's
+    if hf_px_command(["report", str(home), "--output", str(home / "report"), "--skip", "latency"]):
         raise SystemExit(1)
 
 
