@@ -96,9 +96,9 @@ def test_the_short_transfer_is_the_papers_but_for_what_it_names() -> None:
     paper = RECIPES / "configs" / "cifar10-imagenet-resnet50.yaml"
     long, short = (settings_of(*read(path)) for path in (paper, TRANSFER))
     assert {key: (long[key], short[key]) for key in long if long[key] != short[key]} == {
-        "image_size": (None, 64), "train_images": (None, 2500), "test_images": (None, 2000),
+        "image_size": (None, 64), "train_images": (None, 2000), "test_images": (None, 2000),
         "ridge_per_class": (0, 100), "sparsity": (0.982, 0.956), "keep_head": (False, True),
-        "lr": (0.1, 0.02), "lr_schedule": ("step", "cosine"), "lr_drops": ([91, 136], []),
+        "lr": (0.1, 0.02), "grad_clip": (None, 1.0), "lr_schedule": ("step", "cosine"), "lr_drops": ([91, 136], []),
         "epochs": (182, 4), "batch_size": (256, 50), "mixed_precision": (None, "bf16"),
         "eval_epochs": (1, 4), "layout": ("both", "packed"),
     }  # fmt: skip

@@ -60,7 +60,7 @@ def test_the_numbers_on_the_card_are_those_of_the_run(example: Path) -> None:
 
 
 def test_the_digits_are_counted_again() -> None:
-    ticket = hf_px.Ticket.from_pretrained(HOME / "resnet20-digits-px-98")
+    ticket = hf_px.Ticket.from_pretrained(HOME / "resnet20-digits-px-path-98")
     accuracy = next(r["value"] for r in ticket.config["results"] if r["metric"] == "accuracy")
     found, count = right(ticket.to_model(), open_data("digits"))
     # one image either way: the last digits of a convolution differ between machines

@@ -142,7 +142,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As hf-px writes it: of the ticket that comes with the project, and a model cut by two methods."""
-    example = Path(__file__).parents[1] / "model_cards" / "examples" / "resnet20-digits-px-98"
+    example = Path(__file__).parents[1] / "model_cards" / "examples" / "resnet20-digits-px-path-98"
     words = ["--scorers", "snip", "synflow", "--rounds", "3", "--images", "10", "--draws", "1", "--quiet"]
     out = tmp_path_factory.mktemp("real") / "report"
     assert main(["report", str(example), "resnet20", *words, "--output", str(out)]) == 0
