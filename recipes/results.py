@@ -121,19 +121,29 @@ def transfer_table(name: str) -> list[str]:
     return lines
 
 
-def overlap_table(name: str) -> list[str]:
-    """What pairs of masks share, as `hf-px report` counted it."""
-    with (KEPT / name / "tables" / "overlap-of-masks.csv").open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    return lines + [f"| {' | '.join([row[0], *(f'{float(cell):.2f}' for cell in row[1:])])} |" for row in rows]
+def masks_table(name: str) -> list[str]:
+    """A row a mask: what it shares with others, and what it leaves of the network, as `hf-px report` counted it."""
+    overlap, facts = (_csv(KEPT / name / "tables" / f"{table}.csv") for table in ("overlap-of-masks", "facts"))
+    others = ["px-batch", "px-running", "px-released", "px-path", "synflow-l2"]
+    left = ["layers that carry nothing", "classes without a weight", "output units on a path"]
+    lines = [f"| mask | {' | '.join([*others, *left])} |", "|---" * (1 + len(others) + len(left)) + "|"]
+    for mask, row in overlap.items():
+        cells = [mask, *(f"{float(row[other]):.2f}" for other in others), *(facts[fact][mask] for fact in left)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _csv(path: Path) -> dict[str, dict[str, str]]:
+    """{first cell of a row: {column: cell}}"""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row[""]: row for row in csv.DictReader(file)}
 
 
 TABLES = {
     "cifar10_resnet20_short": sparse_table,
     "cifar10_resnet20_short_head": sparse_table,
     "cifar10_resnet50_transfer": transfer_table,
-    "cifar10_resnet20_masks": overlap_table,
+    "cifar10_resnet20_masks": masks_table,
 }
 
 

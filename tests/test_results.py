@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from launching import REPO, recipe_module
 
+import hf_px
 from hf_px.default import DEFAULT
+from hf_px.hub.backbones import load
 
 HOME = REPO / "model_cards"
 KEPT = {path: json.loads(path.read_text()) for path in sorted((HOME / "results").glob("*/*/results.json"))}
@@ -64,6 +68,36 @@ def test_each_row_is_the_mean_of_the_runs_that_are_kept() -> None:
         else:
             ridge = shown([100 * told["results"]["ridge"]["accuracy"] for told in runs])
             assert row["ridge head, before training"] == ridge and row["after training"] == shown(ticket)
+
+
+def test_the_masks_that_are_compared_are_those_that_were_trained() -> None:
+    """`hf-px prune` found them anew, on another machine than some of the runs."""
+    trained = {
+        at.parent.name.removesuffix("-0.982-s0"): told["mask"]["digest"]
+        for at, told in KEPT.items()
+        if at.parts[-3] == "cifar10_resnet20_short" and at.parent.name.endswith("-0.982-s0")
+    }
+    trained["px-batch"] = trained.pop("px")
+    found = {
+        path.parent.name: json.loads(path.read_text())["digest"]
+        for path in (HOME / "results" / "cifar10_resnet20_masks").glob("*/prune.json")
+    }
+    both = found.keys() & trained.keys()
+    assert len(both) >= 6 and all(found[name] == trained[name] for name in both)
+
+
+@pytest.mark.slow
+def test_what_two_masks_share_is_counted_again() -> None:
+    """Of two methods that need no data, from the weights that seed 0 draws."""
+    with (HOME / "results" / "cifar10_resnet20_masks" / "tables" / "overlap-of-masks.csv").open() as file:
+        told = {row[""]: row for row in csv.DictReader(file)}
+    model = load("resnet20", num_classes=10, seed=0).model
+    one, other = (
+        torch.cat([bits.view(-1) for bits in hf_px.prune(model, name, sparsity=0.982, progress=False).bits.values()])
+        for name in ("magnitude", "synflow-l2")
+    )
+    jaccard = int((one & other).sum()) / int((one | other).sum())
+    assert float(told["magnitude"]["synflow-l2"]) == pytest.approx(jaccard, abs=2e-3)
 
 
 def test_the_dense_row_is_that_of_each_seed_once() -> None:
