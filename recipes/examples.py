@@ -62,7 +62,8 @@ def right_on_slice(model: torch.nn.Module) -> tuple[int, int]:
         return int((model.eval()(x).argmax(1) == y).sum()), len(y)
 
 
-def make(source: Path, name: str) -> None:
+def copy_with_slice(source: Path, home: Path) -> None:
+    """The run's ticket, packed, with what lies beside it and one more line on its card."""
     ticket = hf_px.Ticket.from_pretrained(source)
     told, model = ticket.config, ticket.to_model()
     right, count = right_on_slice(model)
@@ -76,11 +77,13 @@ def make(source: Path, name: str) -> None:
         "task": "image-classification",
     }
     known = {key: told[key] for key in TOLD if key in told}
-    home = EXAMPLES / name
     hf_px.Ticket(model, ticket.mask, results=[*told.get("results", []), measured], **known).save_pretrained(
         home, layout="packed", files=beside(source)
     )
     print(f"wrote {home}: {right} of {count} right on the slice")
+
+
+def write_report(home: Path) -> None:
     # latency is the machine's, not the ticket's
     if hf_px_command(["report", str(home), "--output", str(home / "report"), "--skip", "latency"]):
         raise SystemExit(1)
@@ -97,7 +100,8 @@ def main() -> None:
     if asked.slice:
         draw_slice()
     else:
-        make(asked.run, asked.name)
+        copy_with_slice(asked.run, EXAMPLES / asked.name)
+        write_report(EXAMPLES / asked.name)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,21 @@ def test_the_slice_is_counted_again(example: Path, recipe: ModuleType) -> None:
     assert f"| {recipe.TITLE} |" in (example / "README.md").read_text()
 
 
+def test_an_example_is_the_runs_ticket_with_one_more_line_on_its_card(recipe: ModuleType, tmp_path: Path) -> None:
+    run = HOME / "resnet20-digits-px-path-98"  # it knows no objects, and the card says so
+    recipe.copy_with_slice(run, tmp_path / "copy")
+    old, new = (hf_px.Ticket.from_pretrained(path) for path in (run, tmp_path / "copy"))
+    *kept, added = new.config["results"]
+    assert kept == old.config["results"] and 0.02 < added["value"] < 0.3
+    assert new.mask == old.mask and new.config["settings"] == old.config["settings"]
+    assert (tmp_path / "copy" / "results.json").read_bytes() == (run / "results.json").read_bytes()
+    assert recipe.TITLE in (tmp_path / "copy" / "README.md").read_text()
+
+
+def test_the_first_of_each_class(recipe: ModuleType) -> None:
+    assert recipe.first_of_each_class(torch.tensor([1, 0, 1, 1, 0, 2, 0]), 2) == [0, 1, 2, 4, 5]
+
+
 @each_on_cifar
 def test_its_report_is_of_this_ticket(example: Path) -> None:
     told = json.loads((example / "report" / "report.json").read_text())

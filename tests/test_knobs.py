@@ -260,9 +260,11 @@ def test_a_part_of_the_test_images(run: Run) -> None:
 
 
 def test_a_ridge_head_before_training(run: Run) -> None:
-    found = results(run("fitted", "--ridge_per_class", 5))["results"]
+    found = results(run("fitted", "--ridge_per_class", 5, "--dense", "train"))["results"]
     assert set(found["ridge"]) == set(found["ridge_dense"]) == {"accuracy", "top_5_accuracy"}
     assert found["ridge_dense"]["accuracy"] > 0.2  # 0.26 by sixteen random features; 0.1 by chance
+    alone = results(run("alone", "--ridge_per_class", 5))["results"]  # without a dense twin
+    assert alone["ridge"] == found["ridge"] and "ridge_dense" not in alone
     plain = results(run("plain"))["results"]
     assert not {"ridge", "ridge_dense"} & set(plain) and plain["ticket"] == found["ticket"]  # it changes nothing else
     with pytest.raises(ValueError, match="ridge_per_class"):

@@ -21,7 +21,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def knobs(data: Path) -> list[object]:
     return [
-        "--model", "deeplabv3plus_test_resnet", "--data", data, "--image_size", 33, "--sparsity", 0.9, "--rounds", 3,
+        "--model", "deeplabv3plus_test_resnet", "--data", data, "--image_size", 33, "--scorer", "px", "--sparsity", 0.9,
+        "--rounds", 3,
         "--per_class", 4, "--prune_batch_size", 4, "--epochs", 8, "--batch_size", 8, "--lr", 0.05, "--distill", 0.2,
         "--gradient_accumulation", 2, "--eval_epochs", 4, "--output_dir", "run",
     ]  # fmt: skip
