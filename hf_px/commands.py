@@ -115,8 +115,9 @@ def info_command(args: argparse.Namespace) -> None:
     ]
     for result in told.get("results", []):
         split = f" {result['split']}" if "split" in result else ""
+        part = f", {result['dataset_config']}" if "dataset_config" in result else ""
         dense = f" (dense {result['dense']})" if "dense" in result else ""
-        rows.append(("result", f"{result['metric']} {result['value']}{dense} on {result['dataset']}{split}"))
+        rows.append(("result", f"{result['metric']} {result['value']}{dense} on {result['dataset']}{split}{part}"))
     print("\n".join(f"{key:9} {value}" for key, value in rows if value))
     print()
     _table(

@@ -96,15 +96,19 @@ def add_to(commands: Any) -> None:
         help="density by round: exponential, linear or one-shot (default: exponential)",
     )
     how.add_argument(
-        "--exclude", action="append", default=[], metavar="NAME", help="leave this tensor whole; may be given again"
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave this tensor whole: the head, say, which is pruned with the rest; may be given again",
     )
     how.add_argument(
         "--min-per-layer", type=at_least(0), default=0, metavar="N", help="leave each layer N weights (default: 0)"
     )
     how.add_argument(
         "--norm",
-        help="statistics of normalisation layers, for px: batch, flow, running, released (default: batch; "
-        "flow for segmenters)",
+        help="statistics of normalisation layers, for px-path: batch or running; for px: batch, flow, running or "
+        "released (default: batch; flow for px on segmenters)",
     )
     how.add_argument(
         "--seed", type=at_least(0), default=0, metavar="N", help="of weights, data and method (default: 0)"
@@ -114,8 +118,9 @@ def add_to(commands: Any) -> None:
     data.add_argument(
         "--data",
         metavar="SOURCE",
-        help="digits: handwritten digits, no network (default); a folder with one sub-folder of images per class, or "
-        "with parquet files; for a segmenter voc2012, or a folder with train/images and train/masks; a .parquet file; "
+        help="digits: handwritten digits, no network (default); cifar10 and others by name; a folder with one "
+        "sub-folder of images per class, or with parquet files; for a segmenter voc2012, or a folder with "
+        "train/images and train/masks; a .parquet file; "
         "a Hub data set org/name; random: one batch of Gaussian noise with random labels, to try a command out, not to "
         "prune by",
     )

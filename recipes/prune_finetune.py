@@ -5,7 +5,7 @@
     accelerate launch recipes/prune_finetune.py --config recipes/configs/cifar10-resnet20.yaml --scorer snip
         a row of the paper's table, with another method
     accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
-            --epochs 30 --lr 0.01 --lr_schedule cosine --push_to_hub me/flowers-resnet50-px-90
+            --epochs 30 --lr 0.01 --lr_schedule cosine --push_to_hub me/flowers-resnet50-90
         any timm or transformers model, any labelled images, and the ticket goes to the Hub
     accelerate launch recipes/prune_finetune.py --config recipes/configs/voc2012_deeplabv3plus_mocov2.yaml
         segmentation: a DeepLabV3+ on pictures with masks; the model decides which task it is

@@ -14,13 +14,13 @@ import argparse
 import csv
 import json
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from hf_px.options import run as run_recipe
 from hf_px.store import write_atomic
 
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
@@ -72,8 +72,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 def dense_runs(found: Sequence[Run]) -> list[Run]:
-    """One for each seed: the twin is the same for all methods."""
-    return list({run["settings"]["seed"]: run for run in found if "dense" in run["results"]}.values())
+    """One for each seed: the twin is the same for all methods, and the run that trained it has its seconds."""
+    having = sorted((run for run in found if "dense" in run["results"]), key=lambda run: "dense" in run["seconds"])
+    by = {run["settings"]["seed"]: run for run in having}
+    return [by[seed] for seed in sorted(by)]
 
 
 def sparse_table(name: str) -> list[str]:
@@ -95,7 +97,7 @@ def sparse_table(name: str) -> list[str]:
             seeds(some), spread([accuracy(run, "pruned") for run in some]),
             ", ".join(str(len(run["mask"]["emptied"])) for run in some),
             ", ".join(str(len(run["mask"]["silent_classes"])) for run in some),
-            f"{seconds}", f"{mean(run['seconds']['pruning'] for run in some):.1f}",
+            f"{seconds}", ", ".join(f"{run['seconds']['pruning']:.1f}" for run in some),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -157,22 +159,33 @@ def page(text: str) -> str:
 
 
 def add(sweep: Path, name: str) -> int:
-    """Keep results.json of each finished cell; how many there are."""
-    if name not in TABLES:
-        raise SystemExit(f"{name}: no such table; there are {', '.join(TABLES)}")
-    count = 0
+    """Keep results.json of each finished cell, all or none; how many there are."""
+    if name not in TABLES or TABLES[name] is masks_table:
+        known = ", ".join(table for table in TABLES if TABLES[table] is not masks_table)
+        raise ValueError(f"--add {name}: no such table of runs; there are {known}")
+    finished = {}
     for path in sorted((sweep / "cells").glob("*/results.json")):
-        if json.loads(path.read_text(encoding="utf-8"))["finished"]:
-            (KEPT / name / path.parent.name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, KEPT / name / path.parent.name / "results.json")
-            count += 1
-    return count
+        data = path.read_bytes()
+        try:
+            told = json.loads(data)
+            if told["finished"]:
+                groups([told]), accuracy(told, "pruned"), len(told["mask"]["emptied"])  # what the tables show of it
+                finished[path.parent.name] = data
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: not the results of a run ({type(error).__name__}: {error})") from error
+    if not finished:
+        raise ValueError(f"--add {sweep}: no finished run under {sweep / 'cells'}; name the output_dir of a sweep")
+    for cell, data in finished.items():
+        (KEPT / name / cell).mkdir(parents=True, exist_ok=True)
+        write_atomic(KEPT / name / cell / "results.json", data)
+    return len(finished)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    parser.add_argument("--add", nargs=2, metavar=("SWEEP", "NAME"), help="keep the finished runs of a sweep first")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
+    what.add_argument("--add", nargs=2, metavar=("SWEEP", "NAME"), help="keep the finished runs of a sweep first")
     asked = parser.parse_args()
     if asked.add:
         print(f"{add(Path(asked.add[0]), asked.add[1])} finished runs in {KEPT / asked.add[1]}")
@@ -187,4 +200,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_recipe(lambda: sys.exit(main()))

@@ -57,8 +57,8 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--config", metavar="FILE", help="a yaml file of prune_finetune's options, for every cell")
     add(
-        "--methods", nargs="+", default=[DEFAULT], metavar="NAME",
-        help=f"of `hf-px scorers`, as px:running, or imp (default: {DEFAULT})",
+        "--methods", nargs="+", default=[], metavar="NAME",
+        help=f"of `hf-px scorers`, as px:running, or imp (default: the config's, or {DEFAULT})",
     )  # fmt: skip
     add("--sparsities", nargs="+", type=float, default=[0.982], metavar="S", help="in [0, 1) (default: 0.982)")
     add("--seeds", nargs="*", type=int, default=[0], metavar="SEED", help="(default: 0)")
@@ -80,11 +80,17 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
 
 def main() -> int:
     asked = knobs(sys.argv[1:])
+    asked.methods = asked.methods or [named(asked.config)]
     check(asked)
     # seeds outermost: the first seed's whole figure is there soon, and all cells of a seed share one dense twin
     cells = [Cell(m, s, seed) for seed in asked.seeds for s in asked.sparsities for m in asked.methods]
     cells = list(dict.fromkeys(cells))
     return work(asked, Sweep(asked.output_dir.expanduser()), cells, lambda cell: flags(asked, cell))
+
+
+def named(config: str | None) -> str:
+    """The method that a config names."""
+    return parse(kinds(module("prune_finetune")), "", ["--config", config] if config else [])[2].scorer
 
 
 def work(asked: argparse.Namespace, sweep: Sweep, cells: Sequence[Cell], words: Callable[[Cell], Sequence[str]]) -> int:

@@ -104,8 +104,12 @@ def test_the_dense_row_is_that_of_each_seed_once() -> None:
     for (name, _, method), row in rows().items():
         if method == "dense":
             runs = [told for path, told in KEPT.items() if path.parts[-3] == name]
-            by_seed = {told["settings"]["seed"]: told["results"].get("dense", {}).get("accuracy") for told in runs}
-            values = [100 * by_seed[seed] for seed in sorted(by_seed) if by_seed[seed] is not None]
+            having = [told for told in runs if "dense" in told["results"]]
+            by_seed = {told["settings"]["seed"]: told["results"]["dense"]["accuracy"] for told in having}
+            assert len({(told["settings"]["seed"], told["results"]["dense"]["accuracy"]) for told in having}) == len(
+                by_seed
+            )
+            values = [100 * by_seed[seed] for seed in sorted(by_seed)]
             assert shown(values) in row.values()
 
 
@@ -163,6 +167,14 @@ def test_a_change_shows(recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.
     assert recipe.main() == 0
     assert "| 50.00 | [0](results/" in page.read_text() and "60.00" not in page.read_text()  # the other is not finished
     assert page.read_text().startswith("Words.\n") and page.read_text().endswith("\nMore.\n")
+    (tmp_path / "sweep/cells/broken").mkdir()
+    for text in ("{", '{"finished": true}'):
+        (tmp_path / "sweep/cells/broken/results.json").write_text(text)
+        with pytest.raises(ValueError, match=r"broken/results\.json: not the results of a run"):
+            recipe.add(tmp_path / "sweep", "cifar10_resnet20_short")
+    assert not (tmp_path / "results/cifar10_resnet20_short/broken").exists()
+    with pytest.raises(ValueError, match="no finished run under"):
+        recipe.add(tmp_path / "nowhere", "cifar10_resnet20_short")
     monkeypatch.setattr("sys.argv", ["results.py", "--check"])
     assert recipe.main() == 0
     page.write_text(page.read_text().replace("50.00", "70.00"))

@@ -34,6 +34,7 @@ from launching import (
 )  # fmt: skip
 from PIL import Image
 
+from hf_px.default import DEFAULT
 from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
 
 RECIPE = REPO / "recipes" / "sweep.py"
@@ -346,3 +347,8 @@ def test_a_norm_that_a_method_has_not(recipe: ModuleType, tmp_path: Path) -> Non
     }.items():
         with pytest.raises(ValueError, match=said):
             recipe.check(recipe.knobs(["--methods", method, "--output_dir", str(tmp_path)]))
+
+
+def test_without_methods_it_is_the_configs(recipe: ModuleType) -> None:
+    assert recipe.named(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
+    assert recipe.named(None) == DEFAULT
