@@ -136,8 +136,8 @@ class Pruning:
     schedule: str = knob("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = knob(
         None,
-        "for px, whose statistics normalisation layers use: batch, flow, running, released (default: batch; flow for "
-        "segmentation, where batch would empty a branch)",
+        "for px-path and px, whose statistics normalisation layers use: batch or running, for px also flow or released "
+        "(default: batch; flow for px in segmentation, where batch would empty a branch)",
     )
     min_per_layer: int = knob(0, "leave each layer at least so many weights")
     exclude: list[str] = knob([], "names of tensors to leave whole, and out of the count: conv.weight, say")
