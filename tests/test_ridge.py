@@ -87,7 +87,7 @@ def test_answers_that_differ_little_are_told_apart_in_half_precision() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     batches = [(torch.randn(100, 3, 2, 2), torch.arange(100) % 10)]  # nothing to be learnt: a large λ, small weights
     fitted = with_ridge_head(model, batches, 10)
-    assert float(fitted[1].weight.detach().abs().max()) < 1e-2 and abs(float(fitted[1].bias.sum())) < 1e-6
+    assert float(fitted[1].weight.detach().abs().max()) < 1e-2 and abs(float(fitted[1].bias.detach().sum())) < 1e-6
     x = torch.randn(1000, 3, 2, 2)
     with torch.no_grad():
         whole = fitted(x).argmax(1)
