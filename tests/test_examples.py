@@ -92,7 +92,7 @@ def test_the_first_of_each_class(recipe: ModuleType) -> None:
     assert recipe.first_of_each_class(torch.tensor([1, 0, 1, 1, 0, 2, 0]), 2) == [0, 1, 2, 4, 5]
 
 
-@each_on_cifar
+@each
 def test_its_report_is_of_this_ticket(example: Path) -> None:
     told = json.loads((example / "report" / "report.json").read_text())
     facts = {row[""]: row[example.name] for row in told["facts"]}
