@@ -38,6 +38,7 @@ from .registry import norm_option, scorers
 from .ridge import with_ridge_head
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, agreed, check_output, claim, on_main, report
+from .shareable import shareable
 from .store import load_mask, save_mask
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
@@ -91,7 +92,7 @@ class Job:
         self.settings |= {"processes": self.accelerator.num_processes, "device": self.accelerator.device.type}
         self.settings["mixed_precision"] = self.accelerator.mixed_precision
         results = on_main(self.accelerator, self._open)
-        self.run = Run(self.directory, results, writes=self.accelerator.is_main_process)
+        self.run = Run(self.directory, results, self.settings, writes=self.accelerator.is_main_process)
         self.run.results.setdefault("command", command(self.accelerator.num_processes))
         if output.push_to_hub:  # asked now, not after hours of training
             on_main(self.accelerator, lambda: check_login(output.push_to_hub))
@@ -201,7 +202,8 @@ class Job:
             f"{len(self.data.test):,} to test on, {size}); {self.pruning.scorer}, sparsity {self.pruning.sparsity:g}; "
             f"{many} process{'es' * (many > 1)} on {accelerator.device.type}; writes {self.directory}"
         )
-        start_trackers(accelerator, self.output.report_to, self.settings, self.directory.name, self.output.resume)
+        settings = shareable(self.settings)  # a tracker may be a server
+        start_trackers(accelerator, self.output.report_to, settings, self.directory.name, self.output.resume)
 
     def _some(self, part: str, count: int, seed: int) -> Split:
         """Of the training or test images so many, as many of each class."""

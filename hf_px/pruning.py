@@ -262,12 +262,17 @@ def _claim(directory: Path, force: bool) -> None:
 
 
 def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memory: int) -> None:
+    from .local_settings import write_local
+    from .shareable import shareable
     from .store import save_mask, write_atomic
 
     settings = {
         k: v for k, v in vars(args).items() if k not in ("run", "demo", "output", "force", "quiet", "traceback")
     }
     settings["device"] = str(args.device)
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_local(args.output, settings)
+    settings = shareable(settings)
     record = {
         "written_by": MARK,
         "settings": settings,
@@ -284,13 +289,13 @@ def _write(args: argparse.Namespace, mask: Any, table: Any, seconds: float, memo
         "python": sys.version.split()[0],
     }
     notes = {key: str(settings[key]) for key in ("model", "scorer", "sparsity", "rounds", "seed")}
-    args.output.mkdir(parents=True, exist_ok=True)
     save_mask(mask, args.output / "mask.safetensors", notes)
     write_atomic(args.output / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _write_ticket(args: argparse.Namespace, loaded: Loaded, mask: Any) -> None:
-    from .hub.ticket import Ticket, command_line
+    from .hub.ticket import Ticket
+    from .shareable import command_line
 
     mask.apply_(loaded.model)
     at = {"weights_from": loaded.base} if "://" in (loaded.base or "") else {}  # a ticket's base is on the Hub

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,8 @@ from .hub.images import processor_config
 from .hub.remote import explained
 from .hub.ticket import Ticket
 from .mask import Mask
-from .runs import NAME
+from .runs import NAME, as_text
+from .shareable import shareable, shareable_command
 from .store import write_atomic
 
 PROCESSOR = "preprocessor_config.json"
@@ -82,6 +82,8 @@ def beside(directory: Path) -> dict[str, bytes]:
                 good = False
         if not good:
             raise ValueError(f"{directory / name}: damaged, or not what its name says; remove it to go on without it")
+    if NAME in found and shareable(told := json.loads(found[NAME])) != told:  # of a run of an older version
+        found[NAME] = as_text(told)
     return found
 
 
@@ -166,4 +168,4 @@ def command(processes: int) -> str:
         if launched
         else ["python"]
     )
-    return shlex.join([*by, sys.argv[0], *argv])
+    return shareable_command([*by, sys.argv[0], *argv])

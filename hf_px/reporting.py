@@ -103,7 +103,6 @@ def report_command(args: argparse.Namespace) -> None:
     from .allocate import scope
     from .data import check_source
     from .errors import first_line
-    from .hub.ticket import command_line
     from .registry import norm_option, scorers
     from .report.cut import networks
     from .report.files import check, write
@@ -112,6 +111,7 @@ def report_command(args: argparse.Namespace) -> None:
     from .report.parts import NAME, Parts
     from .report.sections import report
     from .rounds import checked_sparsity, list_scorers
+    from .shareable import command_line, shareable
 
     # what can be refused before anything is loaded, is
     output = args.output.expanduser()
@@ -149,7 +149,7 @@ def report_command(args: argparse.Namespace) -> None:
     except OSError as error:
         raise ValueError(f"--output {output}: cannot be made ({first_line(error)}); name another directory") from error
     found = measure(networks(asked, parts), parts, how)
-    settings = {"command": command_line(), **_settings(args, found)}
+    settings = {"command": command_line(), **shareable(_settings(args, found))}
     page = write(report(found, settings), output, beside=(NAME,))
     print(f"wrote {page}; beside it report.md, report.json, figures/ and tables/")
 

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 from . import __version__
 from .errors import DisagreementError
+from .local_settings import FOLDER, read_local, write_local
+from .shareable import shareable
 from .store import closed_above, left_over, write_atomic
 
 NAME = "results.json"
@@ -29,10 +31,18 @@ _HELD: dict[str, Any] = {}
 
 
 class Run:
-    """`results` is what results.json holds: settings, versions, and all that was measured so far."""
+    """`results` is what results.json holds: settings, versions, and all that was measured so far.
 
-    def __init__(self, directory: Path, results: dict[str, Any], writes: bool = True) -> None:
-        self.directory, self.results, self._writes = directory, results, writes
+    `settings` are those that the command asks for, with paths in full. results.json is to be shared and has them as
+    `shareable` writes them; in full they stay in a file that is never pushed, for a resume to compare with.
+    """
+
+    def __init__(
+        self, directory: Path, results: dict[str, Any], settings: Mapping[str, Any], writes: bool = True
+    ) -> None:
+        self.directory, self.results, self._settings, self._writes = directory, results, dict(settings), writes
+        if results["finished"]:
+            self._remove_checkpoints()  # killed just before it did so itself
 
     @classmethod
     def open(
@@ -43,12 +53,13 @@ class Run:
         # with nothing found yet, nothing can be lost: a run that was refused may be tried again with other settings
         begun = found is not None and (found["finished"] or found["results"] or (directory / "checkpoints").is_dir())
         if found is not None and begun and not overwrite:
-            differing = [
-                key for key in {**settings, **found["settings"]} if not _same(key, found["settings"], settings)
-            ]
+            old, new = read_local(directory), dict(settings)
+            if old is None:
+                old, new = shareable(found["settings"]), shareable(new)
+            differing = [key for key in {**new, **old} if not _same(key, old, new)]
             if differing:
                 key = differing[0]
-                was, now = found["settings"].get(key), settings.get(key)
+                was, now = old.get(key), new.get(key)
                 more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
                 raise ValueError(
                     f"output_dir {directory} holds another run: {key} was {was!r}, now {now!r}{more}; name another "
@@ -80,6 +91,7 @@ class Run:
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in [path for path in self.directory.glob(".*") if left_over(path.name)]:
                 path.unlink()  # of a run that was killed
+            write_local(self.directory, self._settings)  # first: whoever reads results.json finds them
         self.write()
 
     @property
@@ -89,11 +101,14 @@ class Run:
     def write(self) -> None:
         """Put what is known so far on disk, on the one process that writes."""
         if self._writes:
-            _write(self.directory, self.results)
+            write_atomic(self.directory / NAME, as_text(self.results))
 
     def finish(self) -> None:
         self.results["finished"] = True
         self.write()
+        self._remove_checkpoints()
+
+    def _remove_checkpoints(self) -> None:
         if self._writes:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
@@ -102,7 +117,8 @@ def check_output(directory: Path, kind: str) -> None:
     """Refuse a directory that cannot be written to, or holds things that are not ours, before any work."""
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"output_dir {directory} is a file; name a directory")
-    held = [path for path in directory.iterdir() if not left_over(path.name)] if directory.is_dir() else []
+    held = [path.name for path in directory.iterdir() if not left_over(path.name)] if directory.is_dir() else []
+    held = [name for name in held if name != FOLDER.parts[0]]  # all that is there, if a run was killed as it began
     if held and _read(directory, kind) is None:
         raise ValueError(f"output_dir {directory} holds other files, and no run of {kind}; name another directory")
     if (closed := closed_above(directory)) is not None:
@@ -185,9 +201,10 @@ def _read(directory: Path, kind: str) -> dict[str, Any] | None:
         return None
 
 
-def _write(directory: Path, results: Mapping[str, Any]) -> None:
-    text = json.dumps(_plain(results), indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomic(directory / NAME, (text + "\n").encode())
+def as_text(results: Mapping[str, Any]) -> bytes:
+    """What results.json holds: no path of this machine."""
+    text = json.dumps(_plain(shareable(results)), indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
 
 
 def _plain(value: Any) -> Any:

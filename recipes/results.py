@@ -21,6 +21,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from hf_px.options import run as run_recipe
+from hf_px.runs import as_text
 from hf_px.store import write_atomic
 
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
@@ -165,12 +166,11 @@ def add(sweep: Path, name: str) -> int:
         raise ValueError(f"--add {name}: no such table of runs; there are {known}")
     finished = {}
     for path in sorted((sweep / "cells").glob("*/results.json")):
-        data = path.read_bytes()
         try:
-            told = json.loads(data)
+            told = json.loads(path.read_bytes())
             if told["finished"]:
                 groups([told]), accuracy(told, "pruned"), len(told["mask"]["emptied"])  # what the tables show of it
-                finished[path.parent.name] = data
+                finished[path.parent.name] = as_text(told)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: not the results of a run ({type(error).__name__}: {error})") from error
     if not finished:

@@ -29,7 +29,7 @@ def recipe_module(path: Path) -> ModuleType:
     """A recipe imported by its file, under a name that no other module has."""
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
+    found = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
     spec.loader.exec_module(found)
     return found
 

@@ -130,7 +130,7 @@ def test_output_is_complete_and_can_be_written_again(capsys: pytest.CaptureFixtu
     out = tmp_path / "a" / "b"
     command = ["prune", "resnet20", "--num-classes", "5", "--sparsity", "0.9", *QUICK, "--quiet", "--output", str(out)]
     assert main(command) == 0
-    assert sorted(os.listdir(out)) == sorted(["mask.safetensors", "prune.json", *TICKET])
+    assert sorted(os.listdir(out)) == sorted([".cache", "mask.safetensors", "prune.json", *TICKET])
     record = json.loads((out / "prune.json").read_text())
     mask, notes = load_mask(out / "mask.safetensors")
     assert record["digest"] == mask.digest()
@@ -162,7 +162,7 @@ def test_a_directory_with_other_files_is_refused(capsys: pytest.CaptureFixture[s
     assert "holds other files" in _fails(capsys, *command)
     assert sorted(os.listdir(tmp_path)) == ["prune.json", "thesis.tex"]
     assert main([*command, "--force"]) == 0
-    assert sorted(os.listdir(tmp_path)) == sorted(["mask.safetensors", "prune.json", "thesis.tex", *TICKET])
+    assert sorted(os.listdir(tmp_path)) == sorted([".cache", "mask.safetensors", "prune.json", "thesis.tex", *TICKET])
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     assert main(command) == 0  # ours now
     capsys.readouterr()

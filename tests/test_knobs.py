@@ -448,7 +448,9 @@ def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, caps
     assert {path.name for path in place.glob("*.safetensors")} == {"ticket.safetensors"}
     monkeypatch.setattr(hf_px.job, "load", None)  # it would be called to train
     for more in ([], ["--resume"]):
+        (place / "checkpoints").mkdir()  # killed after its last word, before they were removed
         run("run", "--layout", "packed", *more)
+        assert not (place / "checkpoints").exists()
         assert capsys.readouterr().out == told[told.index("\ndigits") :] and outcome(place, ()) == first
     monkeypatch.undo()
     with pytest.raises(ValueError, match="holds another run: layout was 'packed', now 'dense'"):

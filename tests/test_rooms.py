@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 # a new module gets a place here
 LEVELS = [
     ["errors", "mask", "prunable", "batches", "schedule", "allocate", "registry", "head", "words", "figures",
-     "default"],
+     "default", "shareable"],
     # models: networks that hub/backbones.py builds; not on the ground floor, since DeepLabV3+ has timm's encoders
     ["forward", "linearize", "models", "redraw"],
     ["scorers"],
     ["lost", "rounds", "zeros", "analysis", "ridge"],
-    ["hub", "store", "checkpoint"],
+    ["hub", "store", "checkpoint", "local_settings"],
     [
         "data", "metrics", "tasks", "overlay", "predict", "gallery", "options", "train", "fitting", "runs", "twin",
         "trackers", "publish", "job", "sweep", "report", "flags", "pruning", "reporting", "commands", "cli",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..shareable import short_name
 from .presets import PRESETS, Preset, preset_of
 
 NOISE = "random"  # Gaussian noise with random labels, one batch: to try a command out, not to prune by
@@ -36,9 +37,10 @@ def id_and_title(source: str, preset: Preset | None, path: Path | None) -> tuple
     """For a card: the id on the Hub, or the folder's name."""
     if preset:
         return preset.dataset, preset.title
-    here = path.resolve() if path else None
-    dataset = (here.stem if here.is_file() else here.name) if here else source
-    return dataset, dataset.rpartition("/")[2]
+    if path is None:
+        return source, source.rpartition("/")[2]
+    name = short_name(path)
+    return (Path(name).stem if path.is_file() else name,) * 2
 
 
 def load(

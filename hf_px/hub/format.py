@@ -66,6 +66,7 @@ from torch import Tensor
 
 from ..errors import TicketError
 from ..mask import Mask
+from ..shareable import shareable
 from ..store import write_atomic
 from .stream import VERSION, crc32_of, decode, encode, kept_values, raw
 
@@ -105,6 +106,10 @@ class Contents:
     path: str = ""  # the file that says it; an error names it
     names: tuple[str, ...] = ()  # of the masked tensors, where the mask itself is put off
     aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # every header and card is made from here, also those of a ticket that an older version wrote
+        object.__setattr__(self, "ticket", shareable(self.ticket))
 
     @cached_property
     def mask(self) -> Mask:

@@ -6,8 +6,6 @@ import copy
 import json
 import os
 import platform
-import shlex
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -463,12 +461,3 @@ def _has_own_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     # at this very commit: while the Hub stumbles, a cache would answer for a branch with the card of last week
     path = Source(repo_id, now, api.token).file(card.NAME)
     return path is not None and not card.is_ours(path)
-
-
-def command_line() -> str:
-    """The command that is running, as a shell would take it."""
-    called = Path(sys.argv[0])
-    program = ["python", sys.argv[0]] if called.suffix == ".py" else [called.name]
-    if called.parts[-2:] == ("hf_px", "cli.py"):  # python -m hf_px.cli
-        program = ["hf-px"]
-    return shlex.join([*program, *sys.argv[1:]])

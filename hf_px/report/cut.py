@@ -17,6 +17,7 @@ from ..mask import Mask
 from ..prunable import prunable
 from ..registry import norm_option, scorers
 from ..rounds import prune, score
+from ..shareable import shareable
 from ..store import load_mask, save_mask
 from ..tasks import task_of
 from .networks import Asked, Examples, Network, is_ticket, ticket
@@ -42,6 +43,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
     found: list[Network] = []
     task, label = task_of(name), asked.label(name)
     data = asked.data or ("digits" if task.name == "classification" else None)
+    shown = shareable(data or "")
     dense: dict[str, str] = {}  # weights -> the name of their dense network
     for seed in asked.seeds:
         model = load(
@@ -59,7 +61,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
         weights = weights_of(model)
         if weights not in dense:  # random ones differ by seed, trained ones do not
             dense[weights] = f"{label}, dense" + (f", seed {seed}" if dense else "")
-            found.append(Network(dense[weights], model, None, kind, batches=seen, data=data or ""))
+            found.append(Network(dense[weights], model, None, kind, batches=seen, data=shown))
         for method in asked.scorers:
             record = scorers[method]
             needs = record.needs in ("inputs", "labels")
@@ -78,7 +80,7 @@ def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
                 called += f", seed {seed}" if len(asked.seeds) > 1 else ""
                 called += f", data {draw}" if len(asked.data_seeds) > 1 and needs else ""
                 record_of = {**kind, "scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
-                found.append(Network(called, model, mask, record_of, dense[weights], scored, seen, data or ""))
+                found.append(Network(called, model, mask, record_of, dense[weights], scored, seen, shown))
     return found
 
 

@@ -23,12 +23,15 @@ from ..hub.backbones import check_name
 from ..hub.format import PACKED
 from ..hub.remote import Source
 from ..hub.ticket import Ticket
+from ..local_settings import read_local
 from ..mask import Mask
 from ..prunable import prunable
 from ..registry import norm_option, scorers
 from ..rounds import score
+from ..shareable import shareable, short_name
 
 Examples = list[tuple[Tensor, Tensor]]
+_COLUMNS = ("layer", "dense")  # that tables have beside one for each network
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,12 @@ class Asked:
     progress: bool = True
 
     def label(self, name: str) -> str:
-        """A directory's own name, or a repo's without its owner; all of it, where two would be called the same."""
-        short = _short(name)
-        return short if [_short(other) for other in self.names].count(short) == 1 else name
+        """A directory's own name, or a repo's without its owner; where two would be called the same, more of it."""
+        for called in (_short, shareable):
+            names = [called(other) for other in self.names]
+            if names.count(called(name)) == 1 and called(name) not in _COLUMNS:
+                return called(name)
+        return f"{_short(name)} ({self.names.index(name) + 1})"  # what tells them apart must not be shown
 
     def examples(self, data: str | None, model: nn.Module, draw: int) -> Examples | None:
         """What to prune and to measure by; None without data."""
@@ -143,7 +149,7 @@ def ticket(name: str, asked: Asked) -> Network:
     mask = found.mask_for(model)
     mask = Mask({name: bits.to(asked.device) for name, bits in mask.bits.items()})
     told, settings = found.config, found.config.get("settings", {})
-    own = settings.get("data")
+    own = (read_local(Path(name).expanduser()) or settings).get("data")
     data = asked.data or (own if isinstance(own, str) and _on_this_disk(own) else None)
     try:
         batches = asked.examples(data, model, asked.data_seeds[0])
@@ -153,7 +159,8 @@ def ticket(name: str, asked: Asked) -> Network:
         ) from error
     scored = _scored(model, mask, batches, told)
     why, found_scores = (scored, None) if isinstance(scored, str) else ("", scored)
-    return Network(asked.label(name), model, mask, told, None, found_scores, batches, data or "", found, why)
+    shown = shareable(data or "")
+    return Network(asked.label(name), model, mask, told, None, found_scores, batches, shown, found, why)
 
 
 def _scored(model: nn.Module, mask: Mask, batches: Examples | None, told: Mapping[str, Any]) -> Saliency | str:
@@ -181,5 +188,4 @@ def _on_this_disk(data: str) -> bool:
 
 
 def _short(name: str) -> str:
-    path = Path(name).expanduser()
-    return (path.resolve().name if path.exists() else name.rpartition("/")[2]) or name
+    return short_name(name) if Path(name).expanduser().exists() else name.rpartition("/")[2] or name

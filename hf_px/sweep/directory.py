@@ -17,6 +17,7 @@ from typing import Any
 
 from ..analysis import overlap
 from ..hub.ticket import Ticket
+from ..local_settings import read_local
 from ..mask import Mask
 from ..runs import NAME, check_output
 from ..store import left_over, write_atomic
@@ -55,7 +56,7 @@ class Sweep:
             if all(left_over(path.name) for path in self._entries(cell)):
                 continue
             check_output(self.path(cell), cell.kind)
-            was = self.told(cell)["settings"]
+            was = read_local(self.path(cell)) or self.told(cell)["settings"]
             # one of an earlier sweep stands in the same table: all but what makes a cell must be the same
             now = asked.get(cell) or {
                 key: value for key, value in asked[cells[0]].items() if key not in self.axis.of_a_cell
