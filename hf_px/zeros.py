@@ -146,7 +146,8 @@ class _Zeros:
 
     def follow_(self, weight: Tensor) -> None:
         """`model.to(device)` moves the weights and tells nobody."""
-        self.pruned = self.pruned.to(weight.device)
+        if self.pruned.device != weight.device:
+            self.pruned, self._kept = self.pruned.to(weight.device), None  # else the places would be sent at every step
 
     def mask_(self, tensor: Tensor) -> None:
         pruned = self.pruned.to(tensor.device)

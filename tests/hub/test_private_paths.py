@@ -149,9 +149,7 @@ def test_the_commands(hub: Any, here: Path, vault: Path) -> None:
     skip = ["--skip", "spectrum", "latency", "--quiet", "--output"]
     few = ["--sparsity", "0.5", "--per-class", "2", *skip]
     assert not command(["report", str(out), str(vault / "dense"), *few, str(vault / "report")])
-    assert not command(
-        ["report", str(vault / "net"), "--scorers", "snip", *where, *few, str(vault / "compared")]
-    )
+    assert not command(["report", str(vault / "net"), "--scorers", "snip", *where, *few, str(vault / "compared")])
     assert leaks(written(vault / "report")) == leaks(written(vault / "compared")) == []
     page = (vault / "report" / "report.md").read_text()
     assert "Scores by layer: out" in page
