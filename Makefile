@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/hf-px verify out/resnet20-digits-px-path-0.982-s0
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.installed-slow
 	$(BIN)/python -m pytest -q -m slow

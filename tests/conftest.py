@@ -1,5 +1,6 @@
 """What all tests share: a Hub on loopback and no other network, caches of their own, ../shared if it is there."""
 
+import gc
 import os
 import shutil
 import sys
@@ -33,7 +34,28 @@ settings.load_profile("hf_px")
 REPO = Path(__file__).resolve().parents[1]
 
 
+# with few and long tests; xdist's own order has files of few tests last
+LONG = (
+    "laws/test_far_device.py", "test_recipe.py", "hub/test_hub_recipe.py", "hub/test_faults.py", "laws/test_sweep.py",
+    "test_report.py", "test_knobs.py", "test_imp.py", "test_sweep_recipe.py", "test_fuzz.py", "hub/test_tickets.py",
+    "test_ablate_recipe.py", "test_segment_recipe.py", "hub/test_hub_segmentation.py", "test_cli.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that no worker is left alone with one at the end."""
+    place = {REPO / "tests" / name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: full collections, as accelerate asks for after a training, need not look at it all."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or libraries complain at the exit of what was never freed
     SERVER.stop()
     shutil.rmtree(HOME, ignore_errors=True)
 

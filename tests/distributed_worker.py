@@ -1,4 +1,4 @@
-"""Launched by test_distributed.py, once per process: prune, and write what this process saw."""
+"""What test_distributed.py runs on each process: prune, and write what this process saw."""
 
 import json
 import sys

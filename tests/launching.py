@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -140,7 +140,7 @@ def at_work_in(folder: Path) -> list[int]:
 
 
 SERVER = """
-import functools, importlib.util, json, os, sys, traceback
+import functools, gc, importlib.util, json, os, sys, traceback
 
 def forked(main, argv, out, err):
     if pid := os.fork():
@@ -195,6 +195,7 @@ class subprocess:
     Popen, DEVNULL, STDOUT = Forked, None, None
 
 hf_px.sweep.directory.subprocess = subprocess
+gc.collect(), gc.freeze()  # the runs would look at all that is imported here in each full collection
 
 for line in sys.stdin:
     path, cwd, argv, environments = json.loads(line)
@@ -226,11 +227,11 @@ class Server:
 
     def run(
         self, cwd: Path, *flags: Any, recipe: Path = RECIPE, processes: int = 1, code: int = 0,
-        kill: Callable[[], bool] | None = None,
+        kill: Callable[[], bool] | None = None, env: Mapping[str, str] | None = None,
     ) -> str:  # fmt: skip
         """To the end, and to this exit code, or with kill -9 as soon as `kill()`; what it printed, its errors last."""
         # as accelerate launch sets them
-        each = {"HF_PX_CACHE": str(cwd / "cache"), "ACCELERATE_MIXED_PRECISION": "no"}
+        each = {"HF_PX_CACHE": str(cwd / "cache"), "ACCELERATE_MIXED_PRECISION": "no", **(env or {})}
         together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         together |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         environments = [each | together | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]

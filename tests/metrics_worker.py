@@ -1,7 +1,6 @@
-"""Launched by test_metrics.py and test_mean_iou.py, once per process: gather a known test set, and write the result."""
+"""What test_metrics.py and test_mean_iou.py run on two processes: gather a known test set, and write the result."""
 
 import json
-import sys
 
 import torch
 from accelerate import Accelerator
@@ -54,7 +53,3 @@ def main(output: str, count: int, batch_size: int, masks: bool) -> None:
     accelerator.end_training()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), masks=sys.argv[4:] == ["masks"])

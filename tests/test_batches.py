@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from support.processes import together
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import hf_px.scorers  # noqa: F401  registers them
 from hf_px.batches import Batch, Batches
+from hf_px.mask import Mask
+from hf_px.prunable import prunable
+from hf_px.registry import scorers
 
 X, Y = torch.arange(12.0).view(3, 4), torch.tensor([0, 1, 2])
 
@@ -213,59 +216,43 @@ def test_once_is_the_values_themselves():
 
 # many processes
 
-WORKER = """
-import os, sys
-import torch, torch.distributed as dist
-from torch import nn
-import hf_px.scorers
-from hf_px.batches import Batches
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
-torch.set_num_threads(1)
-if int(os.environ["WORLD_SIZE"]) > 1:
-    dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
-data = [(torch.randn(6, 4), torch.randint(3, (6,))) for _ in range(3)]
-found = {}
-for count in (3, 1):  # with one batch, the second process has none
-    batches = Batches(data[:count])
-    found[f"share {count}"] = torch.tensor([b.index for b in batches.share()])
-    values = lambda b: ({"a": torch.tensor([b.x.sum(), -b.x.sum()]).double()}, -40 * b.index)
-    found[f"sum {count}"] = batches.sum(values, like={"a": torch.zeros(2)})["a"]
-    mask = Mask.ones(prunable(model))
-    for name in ("snip", "force", "grasp", "ntk-sap", "prospr", "random"):
-        g = torch.Generator().manual_seed(0)
-        scores = scorers[name].score(model, mask.weights(model), batches, generator=g)
-        found.update({f"{name} {count} {n}": s for n, s in scores.items()})
-try:
-    Batches([]).sum(lambda b: {}, like={"a": torch.zeros(2)})
-except ValueError as error:
-    found["empty"] = torch.tensor("batches is empty" in str(error))
-torch.save(found, sys.argv[1])
-if dist.is_initialized():
-    dist.destroy_process_group()
-"""
+
+def worker(folder):
+    torch.set_num_threads(1)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world > 1:
+        dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    data = [(torch.randn(6, 4), torch.randint(3, (6,))) for _ in range(3)]
+    found = {}
+    for count in (3, 1):  # with one batch, the second process has none
+        batches = Batches(data[:count])
+        found[f"share {count}"] = torch.tensor([b.index for b in batches.share()])
+
+        def values(b):
+            return {"a": torch.tensor([b.x.sum(), -b.x.sum()]).double()}, -40 * b.index
+
+        found[f"sum {count}"] = batches.sum(values, like={"a": torch.zeros(2)})["a"]
+        mask = Mask.ones(prunable(model))
+        for name in ("snip", "force", "grasp", "ntk-sap", "prospr", "random"):
+            g = torch.Generator().manual_seed(0)
+            scores = scorers[name].score(model, mask.weights(model), batches, generator=g)
+            found.update({f"{name} {count} {n}": s for n, s in scores.items()})
+    try:
+        Batches([]).sum(lambda b: {}, like={"a": torch.zeros(2)})
+    except ValueError as error:
+        found["empty"] = torch.tensor("batches is empty" in str(error))
+    torch.save(found, folder / f"{world}-{rank}.pt")
+    if dist.is_initialized():
+        dist.barrier()  # gloo aborts a process whose peer has hung up first
+        dist.destroy_process_group()
 
 
 def test_two_processes_give_what_one_gives(tmp_path):
-    repo = Path(__file__).resolve().parents[1]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    runs = []
-    for world, rank in ((1, 0), (2, 0), (2, 1)):
-        env = {"WORLD_SIZE": world, "RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": repo}
-        file = tmp_path / f"{world}-{rank}.pt"
-        command = [sys.executable, "-c", WORKER, str(file)]
-        runs.append((file, subprocess.Popen(command, env={**os.environ, **{k: str(v) for k, v in env.items()}})))
-    try:
-        assert [process.wait(timeout=120) for _, process in runs] == [0, 0, 0]
-    finally:
-        for _, process in runs:
-            process.kill()
-    alone, first, second = (torch.load(file) for file, _ in runs)
+    for world in (1, 2):
+        together(world, worker, tmp_path)
+    alone, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1-0", "2-0", "2-1"))
     assert alone["share 3"].tolist() == [0, 1, 2]
     assert first["share 3"].tolist() == [0, 2] and second["share 3"].tolist() == [1]  # whole, and each once
     assert first["share 1"].tolist() == [0] and second["share 1"].tolist() == []

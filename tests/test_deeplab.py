@@ -100,6 +100,7 @@ def test_its_record_builds_it_again() -> None:
 
 def test_a_ticket_goes_round(tmp_path: Path) -> None:
     model = tiny(5)
+    model.pretrained_cfg |= {"input_size": (3, 33, 33)}
     mask = hf_px.prune(model, "magnitude", sparsity=0.9)
     hf_px.Ticket(mask.apply_(model), mask).save_pretrained(tmp_path)
     again = hf_px.from_pretrained(tmp_path)

@@ -4,50 +4,48 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import distributed_worker
 import pytest
+from support.processes import together
 
 import hf_px
 
-WORKER = str(Path(__file__).with_name("distributed_worker.py"))
-LAUNCH = {
-    "one": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"],
-    "torch": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
-    # `--cpu --num_processes 2` would start a single process without a word
-    "accelerate": ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"],
-}
+
+def ranks_of(how: str, folder: Path, processes: int) -> list[dict[str, Any]]:
+    together(processes, distributed_worker.main, str(folder / how), how)
+    return read(folder, how)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def launch(how: str, folder: Path) -> list[dict]:
-    output = folder / how
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    port = ["--main_process_port", str(free_port())] if how == "accelerate" else []
-    command = [sys.executable, *LAUNCH[how], *port, WORKER, str(output), how]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def read(folder: Path, how: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{how}.*"))]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    (found,) = launch("one", tmp_path_factory.mktemp("one"))
+    (found,) = ranks_of("one", tmp_path_factory.mktemp("one"), 1)
     assert found["world"] == 1
     return found
 
 
 @pytest.mark.parametrize("how", ["torch", "accelerate"])
 def test_one_process_and_two_give_the_same_mask(how, alone, tmp_path):
-    ranks = launch(how, tmp_path)
+    same_masks(ranks_of(how, tmp_path, 2), alone)
+
+
+@pytest.mark.slow  # test_recipe.py starts two processes by accelerate's launcher
+def test_started_by_torchs_own_launcher(alone, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    worker = [distributed_worker.__file__, str(tmp_path / "torch"), "torch"]
+    subprocess.run([*launch, *worker], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=300)
+    same_masks(read(tmp_path, "torch"), alone)
+
+
+def same_masks(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> None:
     assert [r["world"] for r in ranks] == [2, 2]  # two really ran
     assert [r["rank"] for r in ranks] == [0, 1]
     assert set(alone["masks"]) >= set(hf_px.list_scorers())

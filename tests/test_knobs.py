@@ -344,19 +344,17 @@ def test_the_dense_twin_is_trained_once(run: Run, tmp_path: Path, digits: Path, 
 
     small = small_digits(tmp_path / "fewer", train=80, test=31)
     differing = [["--lr", 0.01], ["--seed", 1], ["--data", small]]
-    differing += [["--model", "resnet20", "--image_size", 8]]
     for i, flags in enumerate(differing):
         run(f"d{i}", *quick, *flags)
         assert "from the cache" not in capsys.readouterr().out, flags
         assert len(list(cache.iterdir())) == 2 + i
 
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b""):
-        path.write_bytes(damaged)
-        again = run("again", *quick, "--overwrite")
-        told = capsys.readouterr()
-        assert "from the cache" not in told.out and "a damaged cache" in told.err and str(path) in told.err
-        assert path.read_bytes() == whole  # and mended
+    path.write_bytes(whole[: len(whole) // 2])
+    again = run("again", *quick, "--overwrite")
+    told = capsys.readouterr()
+    assert "from the cache" not in told.out and "a damaged cache" in told.err and str(path) in told.err
+    assert path.read_bytes() == whole  # and mended
     assert same(again, one)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import socket
 from pathlib import Path
 
@@ -13,10 +11,9 @@ import metrics_worker
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from hypothesis import given
 from hypothesis import strategies as st
-from test_distributed import free_port
+from support.processes import together
 
 from hf_px.forward import IGNORE
 from hf_px.metrics import Accuracy, MeanIoU, confusion
@@ -182,23 +179,9 @@ def test_all_ignored_is_an_error_once() -> None:
     assert metric.compute(predictions=P, references=L)["pixel_accuracy"] == 1.0  # forgotten
 
 
-def one_of_two(rank: int, port: str, output: str, count: int, batch: int) -> None:
-    """What the launcher would set; forked, since to import evaluate anew takes two processes 20 s."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    AcceleratorState._reset_state(reset_partial_state=True)  # another test's, from before the fork
-    metrics_worker.main(output, count, batch, masks=True)
-
-
 def test_two_processes_count_each_picture_once(tmp_path: Path) -> None:
     count, batch = 13, 3  # the last round of 2 x 3 is short: accelerate fills it up with the first pictures again
-    port, fork = str(free_port()), multiprocessing.get_context("fork")
-    started = [fork.Process(target=one_of_two, args=(n, port, str(tmp_path / "rank"), count, batch)) for n in (0, 1)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(120)
-    assert [process.exitcode for process in started] == [0, 0]
+    together(2, metrics_worker.main, str(tmp_path / "rank"), count, batch, True)
     ranks = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank.*"))]
     assert [found["world"] for found in ranks] == [2, 2]  # two really ran
     called, truth = metrics_worker.known_masks(count)

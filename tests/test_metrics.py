@@ -1,25 +1,20 @@
 """Accuracy and top k against scikit-learn's; on two processes, without duplicates."""
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import evaluate
+import metrics_worker
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_worker import known
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
-from test_distributed import free_port
+from support.processes import together
 
 from hf_px.metrics import Accuracy, TopK, classification_metrics, ranked
-
-WORKER = str(Path(__file__).with_name("metrics_worker.py"))
 
 
 @given(
@@ -128,20 +123,10 @@ def test_metrics_leave_random_states_alone() -> None:
 
 def test_two_processes_count_each_image_once(tmp_path: Path) -> None:
     count, batch = 37, 5  # the last round of 2 x 5 is short: accelerate fills it up with the first images again
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
-    command = [sys.executable, *launch, "--main_process_port", str(free_port()), WORKER]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "rank"), str(count), str(batch)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    together(2, metrics_worker.main, str(tmp_path / "rank"), count, batch, False)
     ranks = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank.*"))]
     assert [found["world"] for found in ranks] == [2, 2]  # two really ran
-    logits, labels = known(count)
+    logits, labels = metrics_worker.known(count)
     top_5 = top_k_accuracy_score(labels, logits, k=5, labels=range(10))
     wanted = {"seen": count, "accuracy": 3 / count, "top_5_accuracy": top_5}
     assert [found["results"] for found in ranks] == [[wanted, wanted]] * 2

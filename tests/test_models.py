@@ -213,8 +213,8 @@ def test_timms_record_is_the_networks_own() -> None:
 @pytest.mark.parametrize(
     "order",
     [
-        "hf_px, timm",
-        "timm, hf_px",
+        pytest.param("hf_px, timm", marks=pytest.mark.slow),  # test_transformers.py has both orders for both libraries
+        pytest.param("timm, hf_px", marks=pytest.mark.slow),
         pytest.param("hf_px, timm.data", marks=pytest.mark.slow),
         pytest.param("hf_px, transformers, timm", marks=pytest.mark.slow),
     ],

@@ -32,7 +32,7 @@ def knobs(data: Path) -> list[object]:
 def whole(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nobody killed."""
     place = tmp_path_factory.mktemp("whole")
-    server.run(place, *knobs(data))  # hub/test_hub_recipe.py launches one process as a user does
+    server.run(place, *knobs(data))  # `two` is launched as a user does
     return place / "run"
 
 

@@ -189,7 +189,8 @@ def test_a_damaged_packed_file_is_a_ticket_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "imports", ["import hf_px, transformers", "from transformers import PreTrainedModel; import transformers, hf_px"]
+    "imports",
+    ["import hf_px, transformers, timm", "from transformers import PreTrainedModel; import transformers, timm, hf_px"],
 )
 def test_either_may_be_imported_first(tmp_path: Path, imports: str) -> None:
     model, mask = transformers_ticket()
@@ -197,6 +198,7 @@ def test_either_may_be_imported_first(tmp_path: Path, imports: str) -> None:
     code = (
         f"{imports}\n"
         f"model = transformers.AutoModelForImageClassification.from_pretrained({str(tmp_path)!r})\n"
+        "timm.create_model('resnet20_cifar', num_classes=10)\n"
         "print(hf_px.mask_of(model).digest())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -618,7 +618,7 @@ def test_two_processes_agree_with_one(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.start_processes(one_of_two, args=(port, str(tmp_path)), nprocs=2, start_method="spawn")
+    mp.start_processes(one_of_two, args=(port, str(tmp_path)), nprocs=2, start_method="fork")
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
     assert [r["world"] for r in ranks] == [2, 2]  # two really ran
     assert ranks[0] == ranks[1]

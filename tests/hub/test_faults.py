@@ -528,8 +528,6 @@ PAIRS = [
     ("test_resnet", "both", "test_resnet", "both"),
     ("transformers", "packed", "wide", "dense"),
     ("transformers", "dense", "test_resnet", "packed"),
-    ("transformers", "both", "resnet20", "dense"),
-    ("", "both", "transformers", "both"),
 ]
 KINDS = [
     ("transformers", "transformers"),

@@ -14,7 +14,7 @@ import pytest
 import timm
 import torch
 from huggingface_hub import HfApi, ModelCard
-from launching import launch, main, results, small_digits
+from launching import Server, main, results, small_digits
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 from hf_px.errors import TicketError
@@ -56,12 +56,14 @@ def push_transformers(folder: Path) -> None:
 
 # test_hub_segmentation.py has a backbone of timm's in the default suite
 @pytest.mark.parametrize("kind", [pytest.param("timm", marks=pytest.mark.slow), "transformers"])
-def test_from_a_hub_name_to_a_ticket_that_strangers_load(kind: str, alice: HfApi, tmp_path: Path) -> None:
+def test_from_a_hub_name_to_a_ticket_that_strangers_load(
+    kind: str, alice: HfApi, server: Server, tmp_path: Path
+) -> None:
     push_timm() if kind == "timm" else push_transformers(tmp_path / "backbone")
-    said = launch(
+    said = server.run(
         tmp_path, "--model", "alice/backbone", "--data", "alice/digits", "--sparsity", 0.7, "--rounds", 4,
         "--epochs", 2, "--batch_size", 16, "--lr", 0.05, "--per_class", 5, "--push_to_hub", "alice/ticket",
-        "--output_dir", "run", processes=1,
+        "--output_dir", "run", env={"HF_TOKEN": "hf_alice"},
     )  # fmt: skip
     assert 'hf_px.from_pretrained("alice/ticket")' in said
     told = results(tmp_path / "run")

@@ -15,7 +15,7 @@ import pytest
 import timm
 import torch
 from huggingface_hub import HfApi, ModelCard
-from launching import launch, results, small_pairs
+from launching import Server, results, small_pairs
 from PIL import Image
 
 import hf_px
@@ -63,11 +63,14 @@ def alice(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HfApi:
     return api
 
 
-def test_from_a_hub_backbone_to_a_segmenter_that_strangers_load(alice: HfApi, tmp_path: Path, capsys) -> None:
-    said = launch(
+def test_from_a_hub_backbone_to_a_segmenter_that_strangers_load(
+    alice: HfApi, server: Server, tmp_path: Path, capsys
+) -> None:
+    said = server.run(
         tmp_path, "--model", "deeplabv3plus_test_resnet", "--backbone", "alice/backbone", "--data", "alice/shapes",
         "--image_size", 33, "--sparsity", 0.9, "--rounds", 2, "--per_class", 3, "--epochs", 3, "--batch_size", 4,
         "--lr", 0.05, "--push_to_hub", "alice/ticket", "--output_dir", "run",
+        env={"HF_TOKEN": "hf_alice"},
     )  # fmt: skip
     assert 'hf_px.from_pretrained("alice/ticket")' in said
     told = results(tmp_path / "run")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import backend_registration
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -27,31 +28,28 @@ _RESIZED = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "e
 
 @cache
 def far() -> torch.device:
-    """The device; the test is skipped on a torch that cannot emulate one."""
-    try:
-        from torch.utils import backend_registration
-
-        backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
-        _library("_").fallback(_made, "PrivateUse1")
-        for name in _RESIZED:
-            packet, _, overload = name.partition(".")
-            operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            _library("aten").impl(name, partial(_made, operation), "PrivateUse1")
-    except (ImportError, AttributeError, TypeError) as error:
-        pytest.skip(f"torch {torch.__version__} cannot emulate a device in Python: {error}")
+    """The device. autograd counts devices at the first backward pass of a process: this must come before it."""
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip(f"torch {torch.__version__} cannot emulate a device in Python")
+    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    _library("_").fallback(_made, "PrivateUse1")
+    for name in _RESIZED:
+        packet, _, overload = name.partition(".")
+        operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        _library("aten").impl(name, partial(_made, operation), "PrivateUse1")
     return torch.device(NAME, 0)
 
 
 @contextmanager
-def emulated() -> Iterator[torch.device]:
-    """The device, with what torch does not let a Python backend do: torch.tensor, generators, synchronize."""
+def emulated() -> Iterator[None]:
+    """The device, and what torch does not let a backend in Python do: torch.tensor, generators, synchronize."""
     import timm.utils.model_ema
 
-    device = far()
+    far()
     with pytest.MonkeyPatch.context() as patch, _Constructors():
         patch.setattr(torch.accelerator, "synchronize", lambda device=None: None)
         patch.setattr(timm.utils.model_ema, "torch", _Torch())
-        yield device
+        yield
 
 
 class _Constructors(TorchFunctionMode):
