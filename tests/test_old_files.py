@@ -22,37 +22,10 @@ from hf_px.store import load_mask
 
 OLD = Path(__file__).parent / "data" / "version-0"
 FLAGS = [
-    "--model",
-    "resnet20",
-    "--data",
-    "digits",
-    "--image_size",
-    "8",
-    "--train_images",
-    "100",
-    "--test_images",
-    "50",
-    "--per_class",
-    "2",
-    "--scorer",
-    "snip",
-    "--sparsity",
-    "0.98",
-    "--rounds",
-    "4",
-    "--epochs",
-    "1",
-    "--batch_size",
-    "50",
-    "--lr",
-    "0.05",
-    "--dense",
-    "skip",
-    "--layout",
-    "packed",
-    "--output_dir",
-    "out/run",
-]
+    "--model", "resnet20", "--data", "digits", "--image_size", 8, "--train_images", 100, "--test_images", 50,
+    "--per_class", 2, "--scorer", "snip", "--sparsity", 0.98, "--rounds", 4, "--epochs", 1, "--batch_size", 50,
+    "--lr", 0.05, "--dense", "skip", "--layout", "packed", "--output_dir", "out/run",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["finished-run", "pruned"])
