@@ -32,7 +32,7 @@ def device_of(text: str | None) -> Any:
     try:
         device = torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
     return device
 

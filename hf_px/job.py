@@ -38,12 +38,12 @@ from .registry import norm_option, scorers
 from .ridge import with_ridge_head
 from .rounds import checked_schedule, checked_sparsity, prune
 from .runs import NAME, Run, agreed, check_output, claim, on_main, report
-from .shareable import shareable
+from .shareable import shareable, short_name
 from .store import load_mask, save_mask
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
 from .train import Plan, channels_last, evaluate
-from .twin import dense_path, load_dense, save_dense
+from .twin import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
 
 # they do not change what comes out
 _FREE = {
@@ -122,7 +122,8 @@ class Job:
 
     def _usual_directory(self) -> str:
         words = [self._backbone.model, self._examples.data, self.pruning.scorer, f"{self.pruning.sparsity:g}"]
-        name = "-".join([*(Path(word).name for word in words), f"s{self.training.seed}"])
+        short = (short_name(word) if Path(word).expanduser().exists() else Path(word).name for word in words)
+        name = "-".join([*short, f"s{self.training.seed}"])
         return os.path.join("out", name)
 
     def _load(self) -> None:
@@ -182,7 +183,10 @@ class Job:
         )
         self._tests = accelerator.prepare_data_loader(tests)
         self._metric = self.task.metric(self.data.classes)
+        digests = {"data": digest_of_data(self.data.train), "weights": digest_of_weights(self.model)}
+        self.run.check_digests(digests)
         self.run.results |= {
+            "digests": digests,
             "data": {
                 "dataset": self.data.dataset, "title": self.data.title, "classes": classes,
                 "train": len(self.data.train), "test": len(self.data.test), "split": self.data.test_split,

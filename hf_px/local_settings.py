@@ -7,6 +7,7 @@ themselves, with a .gitignore beside them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,22 @@ FOLDER = Path(".cache") / "huggingface"
 NAME = "hf_px.json"
 
 
+def resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """With paths as they are from anywhere: two spellings of one folder are the same setting."""
+    return {key: _resolved(value) if isinstance(value, str) else value for key, value in settings.items()}
+
+
+def _resolved(value: str) -> str:
+    path = os.path.expanduser(value)
+    return os.path.realpath(path) if ("/" in path or path in (".", "..")) and os.path.exists(path) else value
+
+
 def write_local(directory: Path, settings: Mapping[str, Any]) -> None:
     folder = directory / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / ".gitignore", b"*\n")
-    write_atomic(folder / NAME, (json.dumps({"settings": settings}, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps({"settings": resolved(settings)}, indent=1, ensure_ascii=False)
+    write_atomic(folder / NAME, f"{text}\n".encode())
 
 
 def read_local(directory: Path) -> dict[str, Any] | None:

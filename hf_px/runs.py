@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from . import __version__
 from .errors import DisagreementError
-from .local_settings import FOLDER, read_local, write_local
+from .local_settings import FOLDER, read_local, resolved, write_local
 from .shareable import shareable
 from .store import closed_above, left_over, write_atomic
 
@@ -53,9 +53,9 @@ class Run:
         # with nothing found yet, nothing can be lost: a run that was refused may be tried again with other settings
         begun = found is not None and (found["finished"] or found["results"] or (directory / "checkpoints").is_dir())
         if found is not None and begun and not overwrite:
-            old, new = read_local(directory), dict(settings)
+            old, new = read_local(directory), resolved(settings)
             if old is None:
-                old, new = shareable(found["settings"]), shareable(new)
+                old, new = shareable(found["settings"]), shareable(dict(settings))
             differing = [key for key in {**new, **old} if not _same(key, old, new)]
             if differing:
                 key = differing[0]
@@ -80,6 +80,15 @@ class Run:
             "history": {},
             "seconds": {},
         }
+
+    def check_digests(self, digests: Mapping[str, str]) -> None:
+        """Refuse to go on with other data or weights; settings tell them apart only where they are known in full."""
+        for what, was in self.results.get("digests", {}).items():
+            if digests.get(what) != was:
+                raise ValueError(
+                    f"output_dir {self.directory} holds a run on other {what} than these, or they have changed since; "
+                    "name another directory with --output_dir, or add --overwrite"
+                )
 
     def begin(self, overwrite: bool) -> None:
         """From here on the directory is this run's: after all that can be refused, when data and weights are here."""

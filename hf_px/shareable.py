@@ -21,10 +21,12 @@ T = TypeVar("T")
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# an absolute path of two parts or more inside a sentence; what stands before it is no part of a word, path or URL
+# an absolute path of two parts or more inside a sentence, up to the last slash before a mark: folders may hold blanks
 _IN_TEXT = re.compile(
-    r"(?<![\w.~/:\\)\]}>-])(?:/|~[\w.-]*/|\.\.[\\/]|[A-Za-z]:[\\/])[^\s'\"`,;:()<>|]+[\\/][^\s'\"`,;:()<>|]*"
+    r"(?<![\w.~/\\)\]}>-])(?:/(?!/)|~[\w.-]*/|\.\.[\\/]|[A-Za-z]:[\\/])[^\"`,;:()<>|\n]+[\\/][^\s'\"`,;:()<>|]*"
 )
+_HOST = re.compile(r"[\w.-]+@[\w.-]+:(?=[~/])")  # anna@server:/data, as scp takes it
+_HOMES = (Path("/home"), Path("/Users"))
 
 
 def shareable(value: T) -> T:
@@ -71,17 +73,31 @@ def _command(text: Any) -> Any:
 
 def _word(word: str) -> str:
     flag, equals, value = word.partition("=")
-    return f"{flag}={_text(value)}" if equals and flag.startswith("-") else _text(word)
+    return f"{flag}={_text(value)}" if equals and (flag.startswith("-") or _is_path(value)) else _text(word)
 
 
 def _text(text: str) -> str:
     if _URL.match(text):
         return _address(text)
-    if text.startswith(("/", "~")) or _WINDOWS.match(text) or ".." in re.split(r"[\\/]", text):
+    text = _HOST.sub("", text)
+    if _is_path(text) or (not _may_be_named(Path.cwd()) and "/" in text and os.path.exists(text)):
         return _path(text)
-    # these two are known to be paths where blanks hide it from the pattern
-    text = text.replace(f"{Path.cwd()}{os.sep}", "").replace(os.path.expanduser("~") + os.sep, "~/")
+    # these two are known to be paths, whatever is in them
+    text = text.replace(f"{Path.cwd()}{os.sep}", "").replace(_home() + os.sep, "~/")
     return _IN_TEXT.sub(lambda found: _path(found.group()), text)
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("/", "~")) or bool(_WINDOWS.match(text)) or ".." in re.split(r"[\\/]", text)
+
+
+def _home() -> str:
+    return os.path.expanduser("~")
+
+
+def _may_be_named(folder: Path) -> bool:
+    """May paths be given relative to it? Not to / or /home: what follows is the whole path, or the user's name."""
+    return folder != Path(folder.anchor) and folder not in (*_HOMES, *Path(_home()).parents)
 
 
 def _address(url: str) -> str:
@@ -96,8 +112,8 @@ def _path(text: str) -> str:
     if _WINDOWS.match(text) and os.name != "nt":
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
     path, here = Path(os.path.abspath(os.path.expanduser(text))), Path.cwd()
-    if path.is_relative_to(here) or here.is_relative_to(path):
+    if here.is_relative_to(path) or (path.is_relative_to(here) and _may_be_named(here)):
         return Path(os.path.relpath(path, here)).as_posix()  # `..` for one above, whose name may be the user's
-    if path == Path(os.path.expanduser("~")):
+    if path == Path(_home()) or path.parent in _HOMES:
         return "~"
     return path.name

@@ -22,20 +22,29 @@ from .store import write_atomic
 
 
 def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split | Pairs) -> Path:
-    """Where the dense twin with these settings, first weights and training data is, or will be.
-
-    Of the data what `digest_parts` gives: all labels, and sixteen images. To read them all may take hours, and a folder
-    that was changed has other labels, or other images, almost always.
-    """
+    """Where the dense twin with these settings, first weights and training data is, or will be."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     digest.update(json.dumps(versions(), sort_keys=True).encode())
+    digest.update(digest_of_data(train).encode())
+    digest.update(digest_of_weights(model).encode())
+    home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
+    return Path(home).expanduser() / "dense" / f"{digest.hexdigest()[:32]}.safetensors"
+
+
+def digest_of_data(train: Split | Pairs) -> str:
+    """Of all labels, and sixteen images: to read them all may take hours, and other data differ there almost always."""
+    digest = hashlib.sha256()
     for part in train.digest_parts():
         digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+def digest_of_weights(model: nn.Module) -> str:
+    digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
-    return Path(home).expanduser() / "dense" / f"{digest.hexdigest()[:32]}.safetensors"
+    return digest.hexdigest()[:32]
 
 
 def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_px.local_settings import read_local, write_local
+from hf_px.local_settings import read_local, resolved, write_local
 from hf_px.shareable import command_line, shareable, shareable_command, short_name
 
 
@@ -44,11 +44,16 @@ def test_a_path_is_relative_inside_the_working_directory_and_its_last_part_outsi
         "file:///srv/acme/weights.pth": "weights.pth",
         "https://anna:secret@example.org/w.pth?signature=1#x": "https://example.org/w.pth",
         "taken from /srv/acme/scans, twice": "taken from scans, twice",
+        "trained on /srv/Anna Zwölf's/acme/scans": "trained on scans",
+        "see ~/my files/acme/x": "see x",
+        "data:/srv/acme/scans": "data:scans",
+        "anna@server:/srv/acme/scans": "scans",
     }
     for private, public in cases.items():
         assert shareable(private) == public
         assert shareable(public) == public  # once is enough
     assert shareable(here / "x") == "x"
+    assert shareable("/home/bob") == "~"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,7 @@ def test_a_command_is_changed_word_by_word(here: Path, monkeypatch: pytest.Monke
         "command": "python y.py --data 'a b'"
     }
     assert shareable({"command": "run --data '/srv/My Clients/x"}) == {"command": "run …"}  # no end to the quote
+    assert shareable_command(["run", "note=/srv/My Clients/k"]) == "run note=k"
     untouched = {"command": 'hf-px prune "resnet20"  --demo'}
     assert shareable(untouched) == untouched
     monkeypatch.setattr(sys, "argv", ["/usr/local/bin/hf-px", "prune", "/srv/acme/net"])
@@ -86,6 +92,24 @@ def test_a_folder_has_a_name_that_tells_nothing_of_where_it_lies(here: Path) -> 
     assert [short_name(path) for path in ("/srv/acme/scans", "data/scans", ".", "..", "~", "/")] == [
         "scans", "scans", "local", "local", "local", "local"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["/", "above home"])
+def test_where_a_relative_path_would_tell_all_it_is_the_last_part(
+    where: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "scans").mkdir()
+    monkeypatch.chdir("/" if where == "/" else here.parents[1])
+    assert shareable(str(here / "scans")) == shareable(os.path.relpath(here / "scans")) == "scans"
+    assert shareable("me/flowers") == "me/flowers"
+    assert shareable_command(["run", f"--data={here / 'scans'}"]) == "run --data=scans"
+
+
+def test_settings_are_compared_by_what_they_name(here: Path) -> None:
+    (here / "scans").mkdir()
+    asked = {"data": "../project/scans/", "model": "resnet20", "lr": 0.1, "base": "me/net"}
+    assert resolved(asked) == {**asked, "data": str(here / "scans")}
+    assert resolved({"data": str(here / "scans")}) == resolved({"data": "./scans"})
 
 
 parts = st.lists(st.from_regex(r"[a-zA-Z][\w .-]{0,8}[a-z]", fullmatch=True), min_size=2, max_size=5)

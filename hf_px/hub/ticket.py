@@ -25,6 +25,7 @@ from .. import __version__
 from ..analysis import summary
 from ..errors import HfPxError, TicketError
 from ..mask import Mask
+from ..shareable import shareable
 from ..store import write_atomic
 from ..zeros import bare, violations
 from . import architecture, card, format, home
@@ -90,7 +91,7 @@ class Ticket:
             },
         }
         try:
-            self._told = json.loads(format.as_json({key: value for key, value in told.items() if value}))
+            self._told = json.loads(format.as_json(shareable({key: value for key, value in told.items() if value})))
         except (TypeError, ValueError) as error:
             raise TicketError(f"settings and results hold numbers, words, and lists of them: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..analysis import overlap
 from ..hub.ticket import Ticket
-from ..local_settings import read_local
+from ..local_settings import read_local, resolved
 from ..mask import Mask
 from ..runs import NAME, check_output
 from ..store import left_over, write_atomic
@@ -51,12 +51,12 @@ class Sweep:
         for name in names:
             if name not in _OWN and not left_over(name):
                 raise ValueError(f"--output_dir {self.directory} holds {name}, which no sweep wrote; name another one")
-        asked = {cell: settings(cell) for cell in cells}
+        asked = {cell: resolved(settings(cell)) for cell in cells}
         for cell in dict.fromkeys([*cells, *self.found()]):
             if all(left_over(path.name) for path in self._entries(cell)):
                 continue
             check_output(self.path(cell), cell.kind)
-            was = read_local(self.path(cell)) or self.told(cell)["settings"]
+            was = read_local(self.path(cell)) or resolved(self.told(cell)["settings"])
             # one of an earlier sweep stands in the same table: all but what makes a cell must be the same
             now = asked.get(cell) or {
                 key: value for key, value in asked[cells[0]].items() if key not in self.axis.of_a_cell

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tickets import RESULT, own_ticket, pruned, timm_ticket
 from transformers import ResNetConfig, ResNetForImageClassification
 
 import hf_px
+import hf_px.job
 from hf_px.cli import main as command
 from hf_px.local_settings import FOLDER, read_local
 
@@ -107,6 +109,28 @@ def test_a_recipe(name: str, hub: Any, here: Path, vault: Path) -> None:
     # uploaded by hand, it tells no more
     HfApi().upload_folder(repo_id=REPO_ID, folder_path=run)
     assert leaks(pushed(hub)) == []
+
+
+def test_without_the_settings_in_full_other_data_of_the_same_name_are_noticed(
+    here: Path, vault: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / "scans"
+    other.mkdir(parents=True)
+    small_digits(other, train=80, test=31)
+    words = ["--model", "test_resnet", "--config", str(vault / "settings.yaml"), "--scorer", "magnitude"]
+    words += ["--sparsity", "0.5", "--dense", "skip", "--output_dir", "run", "--data"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hf_px.job, "save_ticket", interrupt)
+        run_here(recipe("prune_finetune"), here, *words, str(vault / "scans"))
+    shutil.rmtree(here / "run" / FOLDER)
+    with pytest.raises(ValueError, match="output_dir run holds a run on other data than these"):
+        run_here(recipe("prune_finetune"), here, *words, str(other), "--resume")
+    run_here(recipe("prune_finetune"), here, *words, str(vault / "scans"), "--resume")
+    assert json.loads((here / "run" / "results.json").read_text())["finished"]
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow  # the writers of test_a_recipe, and one picture more
