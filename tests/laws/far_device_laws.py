@@ -86,7 +86,10 @@ def equal(there: dict[str, Tensor], here: dict[str, Tensor], rel: float = 1e-5) 
         torch.testing.assert_close(near, want, rtol=rel, atol=rel * float(want.abs().max()), msg=name)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+SLOW = {"efficientnet", "timm vit"}  # convnext and the transformers one stand for them
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NETWORKS])
 def test_every_scorer(name: str) -> None:
     model, (batch, _) = network(name)
     there, batches = moved(model), [batch]
@@ -200,7 +203,7 @@ def test_tickets_come_and_go(name: str, tmp_path: Path) -> None:
         equal(dict(again.state_dict()), dict(model.state_dict()), rel=0)
 
 
-@pytest.mark.parametrize("name", ["resnet", "timm vit"])
+@pytest.mark.parametrize("name", ["resnet", pytest.param("timm vit", marks=pytest.mark.slow)])
 def test_analysis(name: str) -> None:
     model, batches = network(name)
     there = moved(model)
