@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis import summary
-    from .hub.ticket import Ticket, from_pretrained
-    from .hub.trainer import KeepZeros
-    from .hub.transformers import mask_of
-    from .mask import Mask
-    from .rounds import list_scorers, prune, score
-    from .zeros import keep
+    from .core.mask import Mask
+    from .keep_zeros import keep
+    from .pruning import list_scorers, prune, score
+    from .tickets.ticket import Ticket, from_pretrained
+    from .tickets.trainer_callback import KeepZeros
+    from .tickets.transformers_quantizer import mask_of
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,25 +38,25 @@ __all__ = [
     "summary",
 ]
 
-# name -> room; imported on first use, so that `import hf_px` and `hf-px --help` are quick
-_ROOMS = {
-    "KeepZeros": "hub.trainer",
-    "Mask": "mask",
-    "Ticket": "hub.ticket",
-    "from_pretrained": "hub.ticket",
-    "keep": "zeros",
-    "list_scorers": "rounds",
-    "mask_of": "hub.transformers",
-    "prune": "rounds",
-    "score": "rounds",
+# name -> its module; imported on first use, so that `import hf_px` and `hf-px --help` are quick
+_MODULE_OF = {
+    "KeepZeros": "tickets.trainer_callback",
+    "Mask": "core.mask",
+    "Ticket": "tickets.ticket",
+    "from_pretrained": "tickets.ticket",
+    "keep": "keep_zeros",
+    "list_scorers": "pruning",
+    "mask_of": "tickets.transformers_quantizer",
+    "prune": "pruning",
+    "score": "pruning",
     "summary": "analysis",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'hf_px' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value
 
@@ -66,15 +66,15 @@ def __dir__() -> list[str]:
 
 
 class _After:
-    """Imports a room of ours as soon as somebody has imported `module`, and never before.
+    """Imports `ours` as soon as somebody has imported `module`, and never before.
 
     transformers looks up in a registry of its own how to load a ticket, timm how to build a network: hf_px must be in
     there by then. To import them for that would make `import hf_px` take five seconds instead of none. So the
     registration waits until somebody imports the module that has the registry, and is done when that import is.
     """
 
-    def __init__(self, module: str, room: str) -> None:
-        self.module, self.room = module, room
+    def __init__(self, module: str, ours: str) -> None:
+        self.module, self.ours = module, ours
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.module:
@@ -86,14 +86,17 @@ class _After:
 
             def load_and_register(module: Any) -> None:
                 load(module)
-                importlib.import_module(self.room, __name__)
+                importlib.import_module(self.ours, __name__)
 
             spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
 
 
-for _module, _room in {"transformers.modeling_utils": ".hub.transformers", "timm.models": ".hub.timm"}.items():
+for _module, _ours in {
+    "transformers.modeling_utils": ".tickets.transformers_quantizer",
+    "timm.models": ".models.timm_register",
+}.items():
     if _module in sys.modules:
-        importlib.import_module(_room, __name__)
+        importlib.import_module(_ours, __name__)
     else:
-        sys.meta_path.insert(0, _After(_module, _room))
+        sys.meta_path.insert(0, _After(_module, _ours))

@@ -35,15 +35,15 @@ from typing import Any
 
 from sweep import TAKEN, check_rest, flags, parsed, settings, work
 
-from hf_px.allocate import scope
+from hf_px.core.allocate import scope
+from hf_px.core.registry import nearest, scorers
 from hf_px.data import balanced, open_data
 from hf_px.data.load import on_disk
 from hf_px.data.presets import preset_of
-from hf_px.options import at_least, run
-from hf_px.registry import nearest, scorers
-from hf_px.rounds import checked_sparsity, list_scorers
-from hf_px.sweep import PER_CLASS, ROUNDS, Axis, Cell, Sweep, single_shot
-from hf_px.tasks import CLASSIFICATION, task_of
+from hf_px.pruning import checked_sparsity, list_scorers
+from hf_px.training.config import at_least, run
+from hf_px.training.sweep import PER_CLASS, ROUNDS, Axis, Cell, Sweep, single_shot
+from hf_px.training.tasks import CLASSIFICATION, task_of
 
 AXES = {"rounds": ROUNDS, "data": PER_CLASS}
 METHODS = {  # the paper's

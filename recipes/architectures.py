@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from zoo import ZOO, Architecture
 
 import hf_px
-from hf_px.errors import UnsupportedModelError
+from hf_px.core.errors import UnsupportedModelError
 
 # scorers that pass or fail together: they run the same machinery
 GROUPS = {

@@ -35,13 +35,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from hf_px.allocate import Global
-from hf_px.batches import Batches
-from hf_px.mask import Mask
-from hf_px.models import resnet20
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
-from hf_px.rounds import list_scorers
+from hf_px.core.allocate import Global
+from hf_px.core.batches import Batches
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
+from hf_px.models.networks import resnet20
+from hf_px.pruning import list_scorers
 
 # name: (network, batch shape)
 CASES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -280,8 +280,8 @@ def measure_loop(turns: int, precision: str, steps: int = 60) -> None:
     """Both loops in turns of an epoch; the recipe's goes on where its last one ended, and saves a checkpoint there."""
     import prune_finetune as recipe
 
-    from hf_px.job import Job
-    from hf_px.options import parse
+    from hf_px.training.config import parse
+    from hf_px.training.experiment import Job
 
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder) / "images")

@@ -21,8 +21,8 @@ import torch
 import hf_px
 from hf_px.cli import main as hf_px_command
 from hf_px.data import TestImages, data_config, open_data
-from hf_px.options import run
-from hf_px.publish import beside
+from hf_px.training.config import run
+from hf_px.training.publish import beside
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "model_cards" / "examples"
 SLICE = EXAMPLES / "cifar10-slice"

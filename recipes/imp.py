@@ -31,13 +31,12 @@ from prune_finetune import Backbone, Examples, Output, Training, train
 from torch import Tensor, nn
 
 import hf_px
-from hf_px.allocate import Global
-from hf_px.checkpoint import Checkpoints
-from hf_px.job import Job
-from hf_px.options import at_least, knob, parse, run
-from hf_px.prunable import prunable
-from hf_px.rounds import checked_sparsity
-from hf_px.schedule import exponential
+from hf_px.core.allocate import Global, exponential
+from hf_px.core.prunable import prunable
+from hf_px.pruning import checked_sparsity
+from hf_px.training.checkpoint import Checkpoints
+from hf_px.training.config import at_least, knob, parse, run
+from hf_px.training.experiment import Job
 
 
 @dataclass

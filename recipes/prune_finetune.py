@@ -32,14 +32,14 @@ from torch import nn
 from tqdm.auto import tqdm
 
 import hf_px
-from hf_px.checkpoint import Checkpoints, load_, state_of
-from hf_px.default import DEFAULT
-from hf_px.forward import output_tensor
-from hf_px.hub.home import Layout
-from hf_px.job import Job
-from hf_px.options import at_least, flag, fraction, knob, parse, positive, run
-from hf_px.runs import agreed
-from hf_px.train import (
+from hf_px.core.default import DEFAULT
+from hf_px.core.forward import output_tensor
+from hf_px.tickets.directory import Layout
+from hf_px.training.checkpoint import Checkpoints, load_, state_of
+from hf_px.training.config import at_least, flag, fraction, knob, parse, positive, run
+from hf_px.training.experiment import Job
+from hf_px.training.run_directory import agreed
+from hf_px.training.train import (  # fmt: skip
     EpochLoss,
     OptimizerName,
     ScheduleName,
@@ -51,7 +51,7 @@ from hf_px.train import (
     part_weights,
     set_lr_,
     sync_buffers_,
-)  # fmt: skip
+)
 
 
 @dataclass

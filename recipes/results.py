@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hf_px.options import run as run_recipe
-from hf_px.runs import as_text
-from hf_px.store import write_atomic
+from hf_px.core.files import write_atomic
+from hf_px.training.config import run as run_recipe
+from hf_px.training.run_directory import as_text
 
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
 PAGE, KEPT = HOME / "RESULTS.md", HOME / "results"

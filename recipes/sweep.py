@@ -32,14 +32,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from hf_px.allocate import scope
+from hf_px.core.allocate import scope
+from hf_px.core.default import DEFAULT
+from hf_px.core.registry import nearest, norm_option, scorers
 from hf_px.data import check_source
-from hf_px.default import DEFAULT
-from hf_px.hub.backbones import check_name
-from hf_px.options import at_least, parse, run, settings_of
-from hf_px.registry import nearest, norm_option, scorers
-from hf_px.rounds import checked_schedule, checked_sparsity, list_scorers
-from hf_px.sweep import Cell, Sweep, check_figures, parts_of
+from hf_px.models.load import check_name
+from hf_px.pruning import checked_schedule, checked_sparsity, list_scorers
+from hf_px.training.config import at_least, parse, run, settings_of
+from hf_px.training.sweep import Cell, Sweep, check_figures, parts_of
 
 RECIPES = Path(__file__).resolve().parent
 # a cell's own, and what the sweep sees to itself

@@ -25,12 +25,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hf_px
-import hf_px.hub.ticket  # imported now, not inside the first load
-from hf_px.hub import format
+import hf_px.tickets.ticket  # imported now, not inside the first load
+from hf_px.tickets import ticket_file
 
 LOAD = {
-    "packed tensors": lambda folder: format.read(f"{folder}/{format.PACKED}").tensors,
-    "dense tensors": lambda folder: {n: t.clone() for n, t in load_file(f"{folder}/{format.DENSE}").items()},
+    "packed tensors": lambda folder: ticket_file.read(f"{folder}/{ticket_file.PACKED}").tensors,
+    "dense tensors": lambda folder: {n: t.clone() for n, t in load_file(f"{folder}/{ticket_file.DENSE}").items()},
     "packed model": lambda folder: hf_px.from_pretrained(folder),
     "dense model": lambda folder: timm.create_model(f"local-dir:{folder}", pretrained=True),
 }
@@ -75,14 +75,14 @@ def main() -> None:
         ticket = hf_px.Ticket(mask.apply_(model), mask)
         with tempfile.TemporaryDirectory() as folder:
             ticket.save_pretrained(folder)
-            packed, dense = (Path(folder, name).stat().st_size for name in (format.PACKED, format.DENSE))
-            contents = format.read(Path(folder, format.PACKED))
-            bound = format.bound(contents)
+            packed, dense = (Path(folder, name).stat().st_size for name in (ticket_file.PACKED, ticket_file.DENSE))
+            contents = ticket_file.read(Path(folder, ticket_file.PACKED))
+            bound = ticket_file.bound(contents)
             width = next(iter(model.parameters())).element_size()
             plain = sum(t.nbytes for n, t in contents.tensors.items() if n not in contents.mask.bits)
             bitmask = plain + mask.kept * width + sum(-(-b.numel() // 8) for b in mask.bits.values())
             start = time.perf_counter()
-            format.write(Path(folder, "again"), contents)
+            ticket_file.write(Path(folder, "again"), contents)
             middle = time.perf_counter()
             save_file(contents.tensors, Path(folder, "again"))
             save = f"{(middle - start) * 1e3:.0f} / {(time.perf_counter() - middle) * 1e3:.0f} ms"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import hf_px
-from hf_px.errors import DisagreementError
+from hf_px.core.errors import DisagreementError
 
 
 def main(output: str, how: str) -> None:

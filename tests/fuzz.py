@@ -38,11 +38,11 @@ import torch
 import transformers
 
 import hf_px
-from hf_px.errors import TicketError
-from hf_px.hub import format
-from hf_px.hub.transformers import mask_of
-from hf_px.mask import Mask
-from hf_px.models import resnet20
+from hf_px.core.errors import TicketError
+from hf_px.core.mask import Mask
+from hf_px.models.networks import resnet20
+from hf_px.tickets import ticket_file
+from hf_px.tickets.transformers_quantizer import mask_of
 
 PACKED, DENSE, CONFIG = "ticket.safetensors", "model.safetensors", "config.json"
 BASE = "alice/base"  # of the mask-only tickets; whoever runs them puts it on the Hub
@@ -186,7 +186,7 @@ class Parts:
         try:
             for name in self.masked():
                 stream = torch.frombuffer(bytearray(self.stream(name)), dtype=torch.uint8)
-                bits[name] = format.decode(stream, limit=2**24, check=False).bits()
+                bits[name] = ticket_file.decode(stream, limit=2**24, check=False).bits()
             self.told["digest"] = Mask(bits).digest()
         except (TicketError, RuntimeError, ValueError):
             pass

@@ -174,8 +174,8 @@ for name in ("prune_finetune.py", "imp.py", "sweep.py"):
     recipe(os.path.join(sys.argv[1], name))
 
 # a recipe that starts others, its cells, forks too
-import hf_px.sweep.directory
-from hf_px.options import run
+import hf_px.training.sweep.directory
+from hf_px.training.config import run
 
 class Forked:
     def __init__(self, words, stdin, stdout, stderr):
@@ -194,7 +194,7 @@ class Forked:
 class subprocess:
     Popen, DEVNULL, STDOUT = Forked, None, None
 
-hf_px.sweep.directory.subprocess = subprocess
+hf_px.training.sweep.directory.subprocess = subprocess
 gc.collect(), gc.freeze()  # the runs would look at all that is imported here in each full collection
 
 for line in sys.stdin:

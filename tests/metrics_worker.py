@@ -6,8 +6,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-from hf_px.forward import IGNORE
-from hf_px.metrics import MeanIoU, classification_metrics, confusion, ranked
+from hf_px.core.forward import IGNORE
+from hf_px.training.metrics import MeanIoU, classification_metrics, confusion, ranked
 
 
 def known(count: int) -> tuple[torch.Tensor, torch.Tensor]:

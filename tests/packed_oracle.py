@@ -1,4 +1,4 @@
-"""A second reader of ticket files, written from the specification that opens hf_px/hub/format.py, and from it alone.
+"""A second reader of ticket files, written from the specification that opens hf_px/tickets/ticket_file.py alone.
 
 Slow and plain: one bit at a time, the standard library only, so that it can be read beside the specification and shares
 no code, no array library and no mistake with the reader that users get.

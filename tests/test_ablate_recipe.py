@@ -27,8 +27,8 @@ from launching import (
 )  # fmt: skip
 
 from hf_px import Mask
-from hf_px.store import save_mask
-from hf_px.sweep import PER_CLASS, ROUNDS, Cell, Sweep, as_figure, as_table, single_shot
+from hf_px.tickets.mask_file import save_mask
+from hf_px.training.sweep import PER_CLASS, ROUNDS, Cell, Sweep, as_figure, as_table, single_shot
 
 RECIPE = REPO / "recipes" / "ablate.py"
 

@@ -10,9 +10,8 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from hf_px.allocate import Global, NofM, PerLayer, apportion, best, budget, scope
-from hf_px.mask import Mask
-from hf_px.schedule import SCHEDULES
+from hf_px.core.allocate import SCHEDULES, Global, NofM, PerLayer, apportion, best, budget, scope
+from hf_px.core.mask import Mask
 
 densities = st.floats(0.01, 1.0)
 ties = st.integers(-2, 2)  # few values: most scores are equal

@@ -10,8 +10,8 @@ from torch import nn
 
 import hf_px
 from hf_px.analysis import by_chance, live_bits, overlap, saliency, width
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
 
 
 def bits(*rows: str) -> torch.Tensor:

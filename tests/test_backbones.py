@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 import hf_px
 from hf_px.cli import main
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import backbones
 from hf_px.data import data_config
-from hf_px.hub.backbones import Loaded, check_name, load
-from hf_px.hub.convert import dino, moco, plain
-from hf_px.hub.images import image_config
-from hf_px.models import resnet18_tiny, resnet20, resnet20_a, vgg16_cifar
-from hf_px.prunable import prunable
-from hf_px.registry import backbones
+from hf_px.models.convert_weights import dino, moco, plain
+from hf_px.models.image_config import image_config
+from hf_px.models.load import Loaded, check_name, load
+from hf_px.models.networks import resnet18_tiny, resnet20, resnet20_a, vgg16_cifar
 
 
 def _image(model: Any, size: int = 64) -> Tensor:

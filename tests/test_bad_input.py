@@ -108,13 +108,13 @@ def test_data_without_labels(tmp_path: Path) -> None:
 
 def started(flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that came as far as its mask, and no further."""
-    import hf_px.job
+    import hf_px.training.experiment
 
     def cut(*_: Any) -> None:
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(hf_px.job.Job, "record", cut)
+        patch.setattr(hf_px.training.experiment.Job, "record", cut)
         main([*flags, *QUICK, "--output_dir", str(tmp_path / "run")])
 
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hf_px.scorers  # noqa: F401  registers them
-from hf_px.batches import Batch, Batches
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
+from hf_px.core.batches import Batch, Batches
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
 
 X, Y = torch.arange(12.0).view(3, 4), torch.tensor([0, 1, 2])
 

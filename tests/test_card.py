@@ -13,10 +13,10 @@ from huggingface_hub import ModelCard
 from tickets import RESULT, deeplab_ticket, own_ticket, segformer_ticket, timm_ticket, transformers_ticket
 
 import hf_px
-from hf_px.errors import TicketError
-from hf_px.hub import format
-from hf_px.hub.card import densities
-from hf_px.mask import Mask
+from hf_px.core.errors import TicketError
+from hf_px.core.mask import Mask
+from hf_px.tickets import ticket_file
+from hf_px.tickets.card import densities
 
 TOLD = {
     "base": "timm/test_resnet.r160_in1k",
@@ -212,10 +212,10 @@ def test_names_of_classes_cannot_break_the_card(tmp_path: Path) -> None:
 
 def test_a_strangers_results_by_class_may_be_anything(tmp_path: Path) -> None:
     hf_px.Ticket(*own_ticket(), results=[IOU]).save_pretrained(tmp_path, layout="packed")
-    contents = format.read(tmp_path / format.PACKED)
+    contents = ticket_file.read(tmp_path / ticket_file.PACKED)
     changed = dict(vars(contents)) | {"ticket": contents.ticket | {"results": [{**RESULT, "by_class": {"a": "b"}}]}}
     changed.pop("mask", None)
-    format.write(tmp_path / format.PACKED, format.Contents(**changed))
+    ticket_file.write(tmp_path / ticket_file.PACKED, ticket_file.Contents(**changed))
     hf_px.Ticket.from_pretrained(tmp_path).save_pretrained(tmp_path / "again")
     assert "by class" not in (tmp_path / "again" / "README.md").read_text()
 

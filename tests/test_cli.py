@@ -12,11 +12,11 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import hf_px
 from hf_px.cli import main
+from hf_px.core.default import DEFAULT
 from hf_px.data import load_pruning_set
-from hf_px.default import DEFAULT
-from hf_px.hub.backbones import load
-from hf_px.models import resnet20
-from hf_px.store import load_mask
+from hf_px.models.load import load
+from hf_px.models.networks import resnet20
+from hf_px.tickets.mask_file import load_mask
 
 QUICK = ["--data", "random", "--batch-size", "4", "--rounds", "2"]
 

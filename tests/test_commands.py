@@ -14,8 +14,8 @@ from tickets import RESULT, deeplab_ticket, own_ticket, same_state, segformer_ti
 
 import hf_px
 from hf_px.cli import main
-from hf_px.hub import format
-from hf_px.mask import Mask
+from hf_px.core.mask import Mask
+from hf_px.tickets import ticket_file
 
 
 @pytest.fixture
@@ -63,37 +63,37 @@ def test_convert_and_verify(ticket: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_verify_finds_what_is_wrong(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    contents = format.read(ticket / format.PACKED)
+    contents = ticket_file.read(ticket / ticket_file.PACKED)
     assert contents.tensors is not None
 
     def write(name: str, **changes: object) -> None:
         changed = dict(vars(contents)) | changes
         changed.pop("mask", None)
-        format.write(ticket / name, format.Contents(**changed))
+        ticket_file.write(ticket / name, ticket_file.Contents(**changed))
 
-    good = (ticket / format.PACKED).read_bytes()
+    good = (ticket / ticket_file.PACKED).read_bytes()
     bad = {n: t.clone() for n, t in contents.tensors.items()}
     bad["bn1.weight"][2] = float("nan")
-    write(format.PACKED, tensors=bad)
+    write(ticket_file.PACKED, tensors=bad)
     assert "bn1.weight: holds inf or nan" in fails(capsys, "verify", ticket)
 
-    write(format.PACKED, ticket=contents.ticket | {"sparsity": {"kept": 1, "total": 2}})
+    write(ticket_file.PACKED, ticket=contents.ticket | {"sparsity": {"kept": 1, "total": 2}})
     assert "says 1 of 2 kept" in fails(capsys, "verify", ticket)
 
-    (ticket / format.PACKED).write_bytes(good)
+    (ticket / ticket_file.PACKED).write_bytes(good)
     dense = {n: t.clone() for n, t in contents.tensors.items()}
     dense["fc.bias"] += 1
-    pair = format.pair(ticket / format.PACKED)
-    write(format.DENSE, weights="dense", tensors=dense, pair=pair)
+    pair = ticket_file.pair(ticket / ticket_file.PACKED)
+    write(ticket_file.DENSE, weights="dense", tensors=dense, pair=pair)
     assert "fc.bias: differs between" in fails(capsys, "verify", ticket)
     dense = {n: t.clone() for n, t in contents.tensors.items()}
     dense["fc.weight"] += 1
-    write(format.DENSE, weights="dense", tensors=dense, pair=pair)
+    write(ticket_file.DENSE, weights="dense", tensors=dense, pair=pair)
     assert "fc.weight" in fails(capsys, "verify", ticket) and "not zero" in fails(capsys, "verify", ticket)
-    write(format.DENSE, weights="dense", pair="")
+    write(ticket_file.DENSE, weights="dense", pair="")
     assert "remove the one that is out of date" in fails(capsys, "verify", ticket)
 
-    (ticket / format.DENSE).unlink()
+    (ticket / ticket_file.DENSE).unlink()
     config = json.loads((ticket / "config.json").read_text())
     (ticket / "config.json").write_text(json.dumps(config | {"num_classes": 6}))
     assert "config.json: not what the ticket says" in fails(capsys, "verify", ticket)
@@ -102,7 +102,7 @@ def test_verify_finds_what_is_wrong(ticket: Path, capsys: pytest.CaptureFixture[
 
     data = bytearray(good)
     data[len(data) // 2] ^= 4
-    (ticket / format.PACKED).write_bytes(data)
+    (ticket / ticket_file.PACKED).write_bytes(data)
     assert "damaged" in fails(capsys, "verify", ticket)
 
 
@@ -155,7 +155,7 @@ def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert not {"data", "per_class"} & told["settings"].keys()  # magnitude looks at no data
     run(capsys, "verify", tmp_path)
     model = hf_px.from_pretrained(tmp_path)
-    from hf_px.models import resnet20
+    from hf_px.models.networks import resnet20
 
     dense = resnet20(generator=torch.Generator().manual_seed(0))
     mask = hf_px.Ticket.from_pretrained(tmp_path).mask

@@ -14,8 +14,8 @@ sys.path.insert(0, str(RECIPES))
 from prune_finetune import Backbone, Examples, Output, Pruning, Training  # noqa: E402
 
 from hf_px.data import PRESETS  # noqa: E402
-from hf_px.hub.backbones import check_name  # noqa: E402
-from hf_px.options import parse, settings_of  # noqa: E402
+from hf_px.models.load import check_name  # noqa: E402
+from hf_px.training.config import parse, settings_of  # noqa: E402
 
 SHORT, TRANSFER = (RECIPES / "configs" / f"cifar10_{name}_short.yaml" for name in ("resnet20", "resnet50_transfer"))
 CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT, TRANSFER})

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from hf_px import Mask
 from hf_px.analysis import Cost, Latency, cost, latency, live_bits, machine, summary, verdict
 from hf_px.analysis.cost import PRODUCTS
-from hf_px.models.resnet import resnet20
-from hf_px.prunable import prunable
+from hf_px.core.prunable import prunable
+from hf_px.models.networks.resnet import resnet20
 
 
 class Net(nn.Module):

@@ -30,8 +30,8 @@ from hf_px.data import (
     pruning_set,
     some_of,
 )
-from hf_px.data.split import FromArray, Split
-from hf_px.models import resnet20
+from hf_px.data.labelled_split import FromArray, Split
+from hf_px.models.networks import resnet20
 
 
 def _picture(colour: tuple[int, int, int], size: tuple[int, int] = (40, 36)) -> Image.Image:
@@ -198,7 +198,7 @@ def test_no_network_for_local_data(folder: Path, tmp_path: Path) -> None:
         hosts = ("socket.connect", "socket.getaddrinfo")
         sys.addaudithook(lambda event, args: calls.append((event, args)) if event in hosts else None)
         from hf_px.data import load_pruning_set
-        from hf_px.models import resnet20
+        from hf_px.models.networks import resnet20
         load_pruning_set(sys.argv[1], resnet20(), per_class=1)
         load_pruning_set("digits", resnet20(), per_class=1)
         print("connections:", calls)

@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hf_px
-from hf_px.batches import Batches
-from hf_px.forward import IGNORE, cross_entropy, seen
-from hf_px.head import head_of, segments, silent_classes
-from hf_px.hub.architecture import build, describe
-from hf_px.hub.backbones import check_name, load
-from hf_px.models import MODELS, SEGMENTERS, DeepLabV3Plus, encoder_of
-from hf_px.prunable import prunable
+from hf_px.core.batches import Batches
+from hf_px.core.forward import IGNORE, cross_entropy, seen
+from hf_px.core.head import head_of, segments, silent_classes
+from hf_px.core.prunable import prunable
+from hf_px.models.architecture import build, describe
+from hf_px.models.load import check_name, load
+from hf_px.models.networks import MODELS, SEGMENTERS, DeepLabV3Plus, encoder_of
 
 METHODS = ("px", "px-path", "snip", "synflow", "ntk-sap", "grasp", "magnitude", "random")
 TINY = "deeplabv3plus_test_resnet"
@@ -114,7 +114,7 @@ def test_a_ticket_goes_round(tmp_path: Path) -> None:
 
 
 def test_every_encoder_has_a_short_name_but_the_one_for_tests() -> None:
-    from hf_px.registry import backbones
+    from hf_px.core.registry import backbones
 
     assert {backbones[name].architecture for name in backbones if name.startswith("deeplab")} == SEGMENTERS - {TINY}
     assert encoder_of("deeplabv3plus-resnet50") == encoder_of("deeplabv3plus_resnet50") == "resnet50"
@@ -222,7 +222,7 @@ def test_no_layer_is_lost_without_a_word_and_min_per_layer_keeps_all(
                 mask = hf_px.prune(
                     model, method, sparsity=0.982, batches=batches, rounds=rounds, progress=False, **kwargs
                 )
-            except hf_px.errors.CollapseError as error:
+            except hf_px.core.errors.CollapseError as error:
                 return None, [], str(error)
         return mask, [n for n, b in mask.bits.items() if not b.any()], " ".join(str(w.message) for w in told)
 

@@ -13,8 +13,8 @@ from launching import REPO, recipe_module
 
 import hf_px
 from hf_px.data import Data, TestImages, data_config, open_data
-from hf_px.hub.remote import Source
-from hf_px.hub.verify import verify
+from hf_px.models.remote import Source
+from hf_px.tickets.verify import verify
 
 HOME = REPO / "model_cards" / "examples"
 EXAMPLES = sorted(path.parent for path in HOME.glob("*/config.json"))

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hf_px.errors import TicketError
-from hf_px.hub import format
-from hf_px.hub.format import Contents
-from hf_px.mask import Mask
+from hf_px.core.errors import TicketError
+from hf_px.core.mask import Mask
+from hf_px.tickets import ticket_file
+from hf_px.tickets.ticket_file import Contents
 
 REPO = Path(__file__).resolve().parents[1]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -43,12 +43,12 @@ def contents(tensors: dict[str, Tensor] | None, bits: dict[str, Tensor], weights
 
 
 def whole(made: Contents) -> bytes:
-    return b"".join(format.chunks(made))
+    return b"".join(ticket_file.chunks(made))
 
 
 def saved(made: Contents, directory: Path) -> Path:
     path = directory / "ticket.safetensors"
-    format.write(path, made)
+    ticket_file.write(path, made)
     return path
 
 
@@ -85,7 +85,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
     made = contents(tensors, bits)
     path = saved(made, folder)
     told = oracle.read(path)
-    found = format.read(path)
+    found = ticket_file.read(path)
     assert found.tensors is not None and list(found.tensors) == sorted(
         tensors, key=lambda name: -tensors[name].element_size()
     )
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_back_by_the_oracle_and_by_us(folder: Path, seve
     assert whole(found) == path.read_bytes()  # save, load, save: identical bytes
     assert (
         0
-        <= format.bound(made)
+        <= ticket_file.bound(made)
         - oracle.bound(
             [(int(b.sum()), b.numel(), tensors[n].element_size()) for n, b in bits.items()], len(raw(other[0]))
         )
@@ -127,9 +127,9 @@ def kept(weight: Tensor, bits: Tensor) -> Tensor:
 def test_one_stream_alone(pair: tuple[Tensor, Tensor]) -> None:
     weight, bits = pair
     for values in (None, kept(weight, bits)):
-        stream = format.encode(bits, values)
+        stream = ticket_file.encode(bits, values)
         told = oracle.stream(raw(stream), None if values is None else raw(values))
-        found = format.decode(stream, values, limit=bits.numel())
+        found = ticket_file.decode(stream, values, limit=bits.numel())
         assert found.bits().equal(bits) and told.bits == bits.reshape(-1).int().tolist()
         assert raw(found.weight(kept(weight, bits))) == raw(weight)
 
@@ -139,7 +139,7 @@ def test_a_kept_zero_is_kept(folder: Path, weights: str) -> None:
     weight = torch.tensor([0.0, -0.0, 1.0, 0.0, float("nan"), float("-inf")])
     bits = torch.tensor([True, True, True, False, True, True])
     path = saved(contents({"w": weight}, {"w": bits}, weights), folder)
-    found = format.read(path)
+    found = ticket_file.read(path)
     assert found.mask.bits["w"].equal(bits)
     assert raw(found.tensors["w"]) == raw(weight) == oracle.read(path).weights["w"].data
     assert oracle.read(path).masks["w"].bits == bits.int().tolist()
@@ -157,7 +157,7 @@ def test_a_stream_by_hand() -> None:
     body = struct.pack("<QQ", 4, 40) + bytes([0b1001101, 0b11000000, 0b1011])
     # k = 3 costs 7 + 12 bits, k = 2 costs (1 + 3 + 2 + 6) + 8 = 20, k = 4 costs (1 + 1 + 1 + 2) + 16 = 21
     head = bytes([1, 1, 3, 1])
-    assert raw(format.encode(bits)) == head + struct.pack("<I", zlib.crc32(head + body)) + body
+    assert raw(ticket_file.encode(bits)) == head + struct.pack("<I", zlib.crc32(head + body)) + body
 
 
 def some(weights: str, **more) -> Contents:
@@ -184,7 +184,7 @@ def test_every_kind_round_trips_and_is_plain_safetensors(tmp_path: Path, weights
     plain = safetensors.torch.load_file(path)  # the library, which knows nothing of hf_px
     with safetensors.safe_open(path, framework="pt") as file:
         assert file.metadata()["format"] == "pt"
-    told, found = oracle.read(path), format.read(path)
+    told, found = oracle.read(path), ticket_file.read(path)
     assert found.weights == weights == told.told["weights"]
     assert (found.model, found.ticket, found.tied, found.renamed) == (
         made.model,
@@ -207,33 +207,33 @@ def test_every_kind_round_trips_and_is_plain_safetensors(tmp_path: Path, weights
     if weights == "dense":
         assert all(raw(plain[name]) == raw(tensor) for name, tensor in made.tensors.items())
     assert whole(found) == path.read_bytes()
-    assert format.read(path, weights=False).mask == made.mask
-    assert format.read(path, weights=False).tensors is None
+    assert ticket_file.read(path, weights=False).mask == made.mask
+    assert ticket_file.read(path, weights=False).tensors is None
 
 
 def test_layers_without_a_weight_left_keep_their_order(tmp_path: Path) -> None:
     """Their values are empty and lie at one offset: there safetensors gives names in a new order every time."""
     bits = {f"layer.{i}": torch.zeros(3, dtype=torch.bool) for i in range(12)}
     path = saved(contents({name: torch.zeros(3) for name in bits}, bits), tmp_path)
-    assert list(format.read(path).tensors) == list(bits)
-    assert whole(format.read(path)) == path.read_bytes()
+    assert list(ticket_file.read(path).tensors) == list(bits)
+    assert whole(ticket_file.read(path)) == path.read_bytes()
 
 
 def test_nothing_masked_and_nothing_at_all(tmp_path: Path) -> None:
     for made in (contents({"a": torch.ones(2)}, {}), contents({}, {})):
         path = saved(made, tmp_path)
-        assert format.read(path).mask == Mask({}) == format.read(path, weights=False).mask
-        assert whole(format.read(path)) == path.read_bytes()
+        assert ticket_file.read(path).mask == Mask({}) == ticket_file.read(path, weights=False).mask
+        assert whole(ticket_file.read(path)) == path.read_bytes()
         oracle.read(path)
 
 
 AGAIN = """
 import sys
-from hf_px.hub import format
+from hf_px.tickets import ticket_file
 import test_format
-found = format.read(sys.argv[1])
-format.write(sys.argv[2], found)
-format.write(sys.argv[3], test_format.some("packed"))
+found = ticket_file.read(sys.argv[1])
+ticket_file.write(sys.argv[2], found)
+ticket_file.write(sys.argv[3], test_format.some("packed"))
 """
 
 
@@ -297,9 +297,9 @@ def test_size_is_near_the_entropy(sparsity: float, most: float, dtype: torch.dty
     parts = [(int(b.sum()), b.numel(), dtype.itemsize) for b in made.mask.bits.values()]
     plain = sum(t.numel() * t.element_size() for name, t in made.tensors.items() if name not in made.mask.bits)
     bound = oracle.bound(parts, plain)
-    size = sum(len(chunk) for chunk in format.chunks(made))
+    size = sum(len(chunk) for chunk in ticket_file.chunks(made))
     assert size <= most * bound, f"{size / bound:.4f} times the bound"
-    assert abs(format.bound(made) - bound) <= 2
+    assert abs(ticket_file.bound(made) - bound) <= 2
 
 
 # Bad heads: refused, quickly and in little memory
@@ -352,7 +352,7 @@ def test_a_bad_stream_is_refused_in_little_memory(what: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TicketError):
-            format.decode(BAD[what], limit=2**20)
+            ticket_file.decode(BAD[what], limit=2**20)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -360,18 +360,18 @@ def test_a_bad_stream_is_refused_in_little_memory(what: str) -> None:
 
 def test_a_good_head_is_not_refused() -> None:
     """The forger's tool makes good streams too: it is what is said that is refused, not who says it."""
-    found = format.decode(forged(1, 1, 1, (8,), b"\x08\x01"), limit=8)
+    found = ticket_file.decode(forged(1, 1, 1, (8,), b"\x08\x01"), limit=8)
     assert found.there.tolist() == [7]
 
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_values_of_another_number_are_refused(side: int) -> None:
     bits = torch.tensor([True, False, False]) if side else torch.tensor([True, True, False])
-    stream = format.encode(bits)
+    stream = ticket_file.encode(bits)
     right = int(bits.sum())
     for values in (torch.ones(right + 1), torch.ones(right - 1), torch.ones(right, 1), torch.tensor(1.0)):
         with pytest.raises(TicketError, match="kept"):
-            format.decode(stream, values, limit=3)
+            ticket_file.decode(stream, values, limit=3)
 
 
 @settings(max_examples=50)
@@ -379,14 +379,14 @@ def test_values_of_another_number_are_refused(side: int) -> None:
 def test_no_flipped_bit_passes(pair: tuple[Tensor, Tensor], data: st.DataObject) -> None:
     weight, bits = pair
     values = kept(weight, bits)
-    stream = format.encode(bits, values)
+    stream = ticket_file.encode(bits, values)
     both = bytearray(raw(stream) + raw(values))
     j = data.draw(st.integers(0, 8 * len(both) - 1))
     both[j // 8] ^= 1 << (j % 8)
     stream = torch.frombuffer(both[: len(stream)], dtype=torch.uint8)
     changed = torch.frombuffer(both, dtype=torch.uint8)[len(stream) :].clone().view(values.dtype)
     with pytest.raises(TicketError):
-        format.decode(stream, changed, limit=2 * bits.numel() + 8)
+        ticket_file.decode(stream, changed, limit=2 * bits.numel() + 8)
 
 
 def test_a_small_file_stands_for_so_much_and_no_more(tmp_path: Path) -> None:
@@ -395,13 +395,13 @@ def test_a_small_file_stands_for_so_much_and_no_more(tmp_path: Path) -> None:
     names = [f"w{i}" for i in range(40)]
     stored = {f"{name}:mask": each for name in names}
     crc = struct.unpack_from("<I", raw(each), 4)[0]
-    header = format.as_json(
+    header = ticket_file.as_json(
         {"version": 1, "weights": "base", "digest": "0" * 64, "crc32": f"{crc:08x}" * len(names), "model": {}}
     )
     path = tmp_path / "ticket.safetensors"
-    path.write_bytes(b"".join(format.safetensors_chunks(stored, {"format": "pt", "hf_px": header})))
+    path.write_bytes(b"".join(ticket_file.safetensors_chunks(stored, {"format": "pt", "hf_px": header})))
     with pytest.raises(TicketError, match=r"ticket\.safetensors: w\d+: .*more than this file can stand for"):
-        format.read(path)
+        ticket_file.read(path)
 
 
 def test_a_dtype_without_a_place_is_refused_by_name() -> None:

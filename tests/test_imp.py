@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from launching import REPO, Server, exists, outcome, results, small_digits
 
 import hf_px
-from hf_px.prunable import prunable
-from hf_px.train import loader
+from hf_px.core.prunable import prunable
+from hf_px.training.train import loader
 
 RECIPE = REPO / "recipes" / "imp.py"
 EPOCHS, STEPS, LR = 2, 4, 0.05  # 192 images in batches of 48
@@ -80,7 +80,7 @@ class Done:
 
 def by_hand(job: Any, rounds: int, rewind: str, rewind_epochs: int) -> tuple[list[hf_px.Mask], dict[str, torch.Tensor]]:
     """IMP in plain torch: no Keeper, no allocate, no schedules of ours; only the images are the job's."""
-    from hf_px.hub.backbones import load
+    from hf_px.models.load import load
 
     def trained(model: torch.nn.Module, mask: dict[str, torch.Tensor], first: int, last: int) -> torch.nn.Module:
         model = copy.deepcopy(model).train()

@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import hf_px
-import hf_px.job
-from hf_px.registry import scorers
-from hf_px.zeros import violations
+import hf_px.training.experiment
+from hf_px.core.registry import scorers
+from hf_px.keep_zeros import violations
 
 recipe: Any = sys.modules[main.__module__]
 
@@ -224,14 +224,14 @@ def test_no_average_is_the_last_step(run: Run) -> None:
 
 def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teachers: list[dict[str, torch.Tensor]] = []
-    real = hf_px.job.Job.answers
+    real = hf_px.training.experiment.Job.answers
 
     def answers(self: Any, teacher: nn.Module, x: torch.Tensor) -> torch.Tensor:
         assert not teacher.training
         teachers.append(copy.deepcopy(teacher.state_dict()))
         return real(self, teacher, x)
 
-    monkeypatch.setattr(hf_px.job.Job, "answers", answers)
+    monkeypatch.setattr(hf_px.training.experiment.Job, "answers", answers)
     none = run("none", "--dense", "train")
     assert same(none, run("zero", "--dense", "train", "--distill", 0)) and not teachers
     some = run("some", "--dense", "train", "--distill", 0.5)
@@ -444,7 +444,7 @@ def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, caps
     place = run("run", "--layout", "packed")
     first, told = outcome(place, ()), capsys.readouterr().out
     assert {path.name for path in place.glob("*.safetensors")} == {"ticket.safetensors"}
-    monkeypatch.setattr(hf_px.job, "load", None)  # it would be called to train
+    monkeypatch.setattr(hf_px.training.experiment, "load", None)  # it would be called to train
     for more in ([], ["--resume"]):
         (place / "checkpoints").mkdir()  # killed after its last word, before they were removed
         run("run", "--layout", "packed", *more)
@@ -540,12 +540,12 @@ def test_data_from_disk_is_the_same_data(run: Run, digits: Path, tmp_path: Path)
 
 
 def test_results_json_has_every_setting_and_is_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = hf_px.job.evaluate
+    real = hf_px.training.experiment.evaluate
 
     def evaluate(*args: Any) -> dict[str, float]:
         return real(*args) | {"loss": float("nan")}
 
-    monkeypatch.setattr(hf_px.job, "evaluate", evaluate)
+    monkeypatch.setattr(hf_px.training.experiment, "evaluate", evaluate)
     place = run("run", "--epochs", 1)
 
     def refuse(word: str) -> None:
@@ -555,7 +555,7 @@ def test_results_json_has_every_setting_and_is_json(run: Run, monkeypatch: pytes
     assert told["results"]["ticket"]["loss"] is None
     kinds = (recipe.Backbone, recipe.Examples, recipe.Pruning, recipe.Training, recipe.Output)
     every = {name for kind in kinds for name in kind.__dataclass_fields__}
-    assert every - hf_px.job._FREE <= set(told["settings"])
+    assert every - hf_px.training.experiment._FREE <= set(told["settings"])
 
 
 def test_help_tells_each_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

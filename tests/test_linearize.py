@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import hf_px
-from hf_px.batches import Batches
-from hf_px.errors import UnsupportedModelError
-from hf_px.linearize import (
+from hf_px.core.batches import Batches
+from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.paths import (  # fmt: skip
     ABSOLUTE,
     ONES,
     PATHS,
@@ -21,9 +23,7 @@ from hf_px.linearize import (
     record,
     replay,
     ungated,
-)  # fmt: skip
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
+)
 
 
 class Op(nn.Module):

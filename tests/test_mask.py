@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
 
 SHAPES = {"a.weight": (2, 3), "b.weight": (4,), "c": (1, 2, 2)}
 

@@ -20,21 +20,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hf_px.data import (
-    PRESETS,
-    Data,
-    Pairs,
-    Split,
-    TestPairs,
-    TrainPairs,
-    load_pruning_set,
-    open_data,
-    pair_batches,
-)
-from hf_px.data.fit import Fit
-from hf_px.data.pair_images import draw_pairs
+from hf_px.data import PRESETS, Data, Pairs, Split, TestPairs, TrainPairs, load_pruning_set, open_data, pair_batches
+from hf_px.data.labelled_split import FromArray
 from hf_px.data.presets import ScaleCrop
-from hf_px.data.split import FromArray
+from hf_px.data.segmentation.datasets import draw_pairs
+from hf_px.data.segmentation.letterbox import Fit
 
 COLOURS = np.array([(0, 0, 0), (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (0, 255, 255)], np.uint8)
 NONE = (255, 0, 255)  # what a pixel without a class is painted in

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import together
 
-from hf_px.forward import IGNORE
-from hf_px.metrics import Accuracy, MeanIoU, confusion
+from hf_px.core.forward import IGNORE
+from hf_px.training.metrics import Accuracy, MeanIoU, confusion
 
 
 def by_sets(called: np.ndarray, truth: np.ndarray, classes: int) -> dict | None:

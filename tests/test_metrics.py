@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 from support.processes import together
 
-from hf_px.metrics import Accuracy, TopK, classification_metrics, ranked
+from hf_px.training.metrics import Accuracy, TopK, classification_metrics, ranked
 
 
 @given(

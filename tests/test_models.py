@@ -13,8 +13,9 @@ from torch import nn
 from torchvision.models import vgg
 
 import hf_px
-from hf_px.hub.backbones import load
-from hf_px.models import (
+from hf_px.core.prunable import prunable
+from hf_px.models.load import load
+from hf_px.models.networks import (  # fmt: skip
     ARCHITECTURES,
     MODELS,
     SEGMENTERS,
@@ -24,8 +25,7 @@ from hf_px.models import (
     resnet20,
     resnet20_a,
     vgg16_cifar,
-)  # fmt: skip
-from hf_px.prunable import prunable
+)
 
 SMALL = ["resnet20_cifar", "resnet20_cifar_a", "vgg16_cifar", "resnet18_tiny"]
 # tests/test_deeplab.py has the segmenters

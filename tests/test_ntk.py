@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from hf_px.analysis.ntk import Lost, distance, kernel, lost, spectrum
 from hf_px.analysis.tangent import Tangent
-from hf_px.errors import UnsupportedModelError
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.redraw import kaiming
+from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.reinitialize import kaiming
 from recipes.zoo import ZOO
 
 N, D, K = 6, 5, 3

@@ -18,7 +18,7 @@ import pytest
 from launching import Server, results
 
 import hf_px
-from hf_px.store import load_mask
+from hf_px.tickets.mask_file import load_mask
 
 OLD = Path(__file__).parent / "data" / "version-0"
 FLAGS = [

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from hf_px.options import at_least, flag, fraction, knob, parse, positive, run, settings_of
+from hf_px.training.config import at_least, flag, fraction, knob, parse, positive, run, settings_of
 
 
 @dataclass

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hf_px.forward import IGNORE
-from hf_px.overlay import GREY, colours, overlay, png, side_by_side
-from hf_px.words import plain
+from hf_px.core.forward import IGNORE
+from hf_px.core.text import plain
+from hf_px.data.segmentation.overlay import GREY, colours, overlay, png, side_by_side
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -19,10 +19,20 @@ from torch import nn
 import hf_px
 from hf_px.data import Data, Split, data_config
 from hf_px.data import test_transform as recipe_transform
+from hf_px.data.labelled_split import FromArray
 from hf_px.data.presets import PRESETS, preset_of
-from hf_px.data.split import FromArray
-from hf_px.models import resnet20
-from hf_px.predict import background_of, class_names, classify, drawn, expects, read_image, segment, shares, uncoloured
+from hf_px.models.networks import resnet20
+from hf_px.tickets.predict import (
+    background_of,
+    class_names,
+    classify,
+    drawn,
+    expects,
+    read_image,
+    segment,
+    shares,
+    uncoloured,
+)
 
 SQUARE = 65
 
@@ -175,7 +185,9 @@ def test_a_picture_is_taken_as_in_the_recipes_test(name: str, size: tuple[int, i
     model, mask = pruned(resnet20(num_classes=3, generator=torch.Generator().manual_seed(0)))
     data, image = data_of(model, name, size)
     images = data_config(model) | {"input_size": (3, side, side), "crop_pct": 0.9, "crop_mode": "center"}
-    images |= {"crop_pct": 1.0, "crop_mode": "squash"} if takes_whole(data, images) else {}  # as hf_px/job.py does
+    images |= (
+        {"crop_pct": 1.0, "crop_mode": "squash"} if takes_whole(data, images) else {}
+    )  # as hf_px/training/experiment.py does
     model.pretrained_cfg |= {key: images[key] for key in ("input_size", "crop_pct", "crop_mode")}
     hf_px.Ticket(model, mask).save_pretrained(tmp_path)
     found = hf_px.from_pretrained(tmp_path)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from hf_px.prunable import check_weights, prunable
+from hf_px.core.prunable import check_weights, prunable
 
 
 class Odd(nn.Module):

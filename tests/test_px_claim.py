@@ -16,7 +16,7 @@ import pytest
 import hf_px
 from hf_px.analysis.ntk import Spectrum, distance, spectrum
 from hf_px.data import load_pruning_set
-from hf_px.hub.backbones import load
+from hf_px.models.load import load
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 OTHERS = ("synflow-l2", "random", "snip")

@@ -9,8 +9,8 @@ import torch
 from launching import Server, exists, launch, launch_and_kill, outcome, results, small_digits, weights
 
 import hf_px
-from hf_px.hub.backbones import load
-from hf_px.runs import claim
+from hf_px.models.load import load
+from hf_px.training.run_directory import claim
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import torch
 from reference_net import SMALL, needs_reference, reference_batch, reference_net, reference_numbers, small_reference
 
 import hf_px.scorers  # noqa: F401  registers them
-from hf_px.allocate import Global
-from hf_px.batches import Batches
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
+from hf_px.core.allocate import Global
+from hf_px.core.batches import Batches
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
 
 
 def scores_of(name, net, batches):

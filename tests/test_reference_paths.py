@@ -7,7 +7,7 @@ import torch
 from reference_net import needs_reference, reference_batch, reference_net, reference_numbers, small_reference
 
 import hf_px
-from hf_px.mask import Mask
+from hf_px.core.mask import Mask
 
 
 def gap(mine: dict, theirs: dict) -> float:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from hf_px.hub.backbones import load
+from hf_px.models.load import load
 
 
 class OpenGates(TorchFunctionMode):

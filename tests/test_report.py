@@ -18,12 +18,12 @@ from tickets import RESULT, deeplab_ticket, own_ticket, pruned, timm_ticket, tra
 import hf_px
 from hf_px.analysis.ntk import distance, lost, spectrum
 from hf_px.cli import main
+from hf_px.core.prunable import prunable
 from hf_px.data import load_pruning_set
-from hf_px.hub.backbones import load
-from hf_px.models import resnet20
-from hf_px.prunable import prunable
-from hf_px.report import cut, measure
-from hf_px.store import load_mask
+from hf_px.models.load import load
+from hf_px.models.networks import resnet20
+from hf_px.report import measure, prune_models
+from hf_px.tickets.mask_file import load_mask
 
 QUICK = ["--skip", "latency", "--images", "4", "--draws", "1", "--per-class", "1", "--quiet"]
 
@@ -217,7 +217,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
     assert main(["report", *map(str, words)]) == 130
     assert first.calls == 3 and not (tmp_path / "index.html").exists()
     monkeypatch.setattr(measure, "spectrum", second := Stop(spectrum))
-    monkeypatch.setattr(cut, "prune", pruning := Stop(hf_px.prune))
+    monkeypatch.setattr(prune_models, "prune", pruning := Stop(hf_px.prune))
     run(*words)
     # two spectra of each of four networks and the dense one's mean, which the dense network shares: 8 in all, 3 known
     assert second.calls == 8 - 3 and pruning.calls == 0
@@ -230,7 +230,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
 
 
 def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(cut, "_EVERY", 0.0)
+    monkeypatch.setattr(prune_models, "_EVERY", 0.0)
     words = [
         "resnet20",
         "--scorers",
@@ -254,14 +254,14 @@ def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
 
         return real(*args, on_round=stop, **kwargs)
 
-    monkeypatch.setattr(cut, "prune", impatient)
+    monkeypatch.setattr(prune_models, "prune", impatient)
     assert main(["report", *map(str, words)]) == 130
     rounds = []
 
     def counted(*args: Any, on_round: Any, **kwargs: Any) -> Any:
         return real(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
 
-    monkeypatch.setattr(cut, "prune", counted)
+    monkeypatch.setattr(prune_models, "prune", counted)
     run(*words)
     assert rounds == [3, 4]
     (path,) = (tmp_path / ".parts").glob("mask-*.safetensors")
@@ -397,7 +397,7 @@ def test_latency_is_measured_beside_the_same_network_without_zeros(ticket: Path,
 
 
 def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(cut, "networks", None)  # who gets there, falls
+    monkeypatch.setattr(prune_models, "networks", None)  # who gets there, falls
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()

@@ -19,9 +19,9 @@ from reports import HOSTILE, LONG, SHORT, TICKETS, a_report
 
 from hf_px.figures import Table, layers
 from hf_px.report import Figure, Report, Section, check, write
-from hf_px.report.files import files
 from hf_px.report.html import html
 from hf_px.report.markdown import markdown
+from hf_px.report.write_files import files
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE_SHORT = tuple(f"{HOSTILE}{i}" for i in range(3))
@@ -248,7 +248,7 @@ def test_an_earlier_report_is_replaced_and_nothing_of_it_stays(tmp_path: Path) -
 def test_the_page_comes_last_and_a_new_directory_is_ours_from_the_first_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hf_px.report.files as module
+    import hf_px.report.write_files as module
 
     written: list[str] = []
     real = module.write_atomic

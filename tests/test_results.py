@@ -15,8 +15,8 @@ import torch
 from launching import REPO, recipe_module
 
 import hf_px
-from hf_px.default import DEFAULT
-from hf_px.hub.backbones import load
+from hf_px.core.default import DEFAULT
+from hf_px.models.load import load
 
 HOME = REPO / "model_cards"
 KEPT = {path: json.loads(path.read_text()) for path in sorted((HOME / "results").glob("*/*/results.json"))}

@@ -8,9 +8,9 @@ import torch
 from sklearn.linear_model import Ridge
 from torch import nn
 
+from hf_px.analysis.ridge_probe import recalibrate_, ridge, with_ridge_head
 from hf_px.data import digits
-from hf_px.hub.backbones import load
-from hf_px.ridge import recalibrate_, ridge, with_ridge_head
+from hf_px.models.load import load
 
 
 def problem(rows: int = 60, inputs: int = 7, outputs: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,10 +11,10 @@ from common import digits_batches, state_of
 from torch import nn
 
 import hf_px
-from hf_px.errors import CollapseError, NonFiniteScoreError, NoSignalError
-from hf_px.models import resnet20
-from hf_px.prunable import prunable
-from hf_px.schedule import exponential
+from hf_px.core.allocate import exponential
+from hf_px.core.errors import CollapseError, NonFiniteScoreError, NoSignalError
+from hf_px.core.prunable import prunable
+from hf_px.models.networks import resnet20
 
 
 def mlp(widths=(6, 8, 8, 4), bias=True, seed=0):
@@ -47,7 +47,7 @@ def test_masks_are_nested_over_rounds(scorer):
     def spy(t, rounds, density):
         return exponential(t, rounds, density)
 
-    import hf_px.rounds as rounds
+    import hf_px.pruning as rounds
 
     agreed = rounds._agreed
     try:
@@ -67,8 +67,8 @@ def test_force_may_bring_weights_back_and_scores_what_is_pruned():
     model = nn.Sequential(nn.Linear(6, 4))
     mask = hf_px.Mask({"0.weight": torch.rand(4, 6) < 0.5})
     weights = mask.weights(model)
-    from hf_px.batches import Batches
-    from hf_px.registry import scorers
+    from hf_px.core.batches import Batches
+    from hf_px.core.registry import scorers
 
     gen = torch.Generator().manual_seed(0)
     dead = ~mask.bits["0.weight"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_px.schedule import SCHEDULES, exponential, linear, one_shot
+from hf_px.core.allocate import SCHEDULES, exponential, linear, one_shot
 
 densities = st.floats(1e-4, 1.0)
 rounds = st.integers(1, 200)

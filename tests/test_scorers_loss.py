@@ -12,12 +12,12 @@ from torch import nn
 from torch.func import functional_call
 
 import hf_px.scorers  # noqa: F401  registers them
-from hf_px.allocate import Global
-from hf_px.batches import Batches
-from hf_px.forward import batch_statistics
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
+from hf_px.core.allocate import Global
+from hf_px.core.batches import Batches
+from hf_px.core.forward import batch_statistics
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
 
 HERE = ["random", "magnitude", "snip", "iter-snip", "force", "grasp", "ntk-sap", "prospr"]
 

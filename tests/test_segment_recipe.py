@@ -11,7 +11,7 @@ from launching import Server, exists, main, outcome, results, small_pairs
 from PIL import Image
 
 import hf_px
-from hf_px.predict import class_names
+from hf_px.tickets.predict import class_names
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_px.local_settings import read_local, resolved, write_local
-from hf_px.shareable import command_line, shareable, shareable_command, short_name
+from hf_px.core.shareable import command_line, shareable, shareable_command, short_name
+from hf_px.training.local_settings import read_local, resolved, write_local
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from hf_px.mask import Mask
-from hf_px.store import load_mask, save_mask, write_atomic
+from hf_px.core.files import write_atomic
+from hf_px.core.mask import Mask
+from hf_px.tickets.mask_file import load_mask, save_mask
 
 
 def _mask(seed: int = 0) -> Mask:

@@ -34,8 +34,8 @@ from launching import (
 )  # fmt: skip
 from PIL import Image
 
-from hf_px.default import DEFAULT
-from hf_px.sweep import Cell, Sweep, as_csv, as_figure, as_table
+from hf_px.core.default import DEFAULT
+from hf_px.training.sweep import Cell, Sweep, as_csv, as_figure, as_table
 
 RECIPE = REPO / "recipes" / "sweep.py"
 GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "imp")]

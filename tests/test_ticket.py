@@ -13,9 +13,9 @@ from tickets import RESULT, own_ticket, pruned, same_state, timm_ticket, transfo
 from torch import nn
 
 import hf_px
-from hf_px.errors import TicketError
-from hf_px.hub import format
-from hf_px.mask import Mask
+from hf_px.core.errors import TicketError
+from hf_px.core.mask import Mask
+from hf_px.tickets import ticket_file
 
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -88,7 +88,11 @@ def test_another_layout_in_the_same_place_leaves_no_stale_weights(tmp_path: Path
 
 
 def _expected(layout: str) -> list[str]:
-    return {"both": [format.PACKED, format.DENSE], "packed": [format.PACKED], "dense": [format.DENSE]}[layout]
+    return {
+        "both": [ticket_file.PACKED, ticket_file.DENSE],
+        "packed": [ticket_file.PACKED],
+        "dense": [ticket_file.DENSE],
+    }[layout]
 
 
 def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
@@ -111,7 +115,7 @@ def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
     assert ticket.mask == mask
     again = ticket.to_model(into=Tied())
     assert same_state(again, model) and again.first.weight is again.second.weight
-    with format.safe_open(tmp_path / format.PACKED, "pt") as file:
+    with ticket_file.safe_open(tmp_path / ticket_file.PACKED, "pt") as file:
         assert [name for name in file.offset_keys() if name.endswith(":values")] == ["first.weight:values"]
     with pytest.raises(TicketError, match=r"second\.weight: the same tensor as first\.weight, with another mask"):
         hf_px.Ticket(model, Mask({"first.weight": bits, "second.weight": ~bits})).save_pretrained(tmp_path)
@@ -350,13 +354,13 @@ def test_a_mask_of_another_model_is_refused() -> None:
 def test_a_ticket_for_another_architecture(tmp_path: Path) -> None:
     model, mask = timm_ticket()
     hf_px.Ticket(model, mask).save_pretrained(tmp_path, layout="packed")
-    contents = format.read(tmp_path / format.PACKED)
+    contents = ticket_file.read(tmp_path / ticket_file.PACKED)
     contents.model["architecture"] = "test_vit"
-    format.write(tmp_path / format.PACKED, contents)
+    ticket_file.write(tmp_path / ticket_file.PACKED, contents)
     with pytest.raises(TicketError, match="another architecture"):
         hf_px.from_pretrained(tmp_path)
     contents.model["architecture"] = "resnet_of_the_future"
-    format.write(tmp_path / format.PACKED, contents)
+    ticket_file.write(tmp_path / ticket_file.PACKED, contents)
     with pytest.raises(TicketError, match="has no model 'resnet_of_the_future'"):
         hf_px.from_pretrained(tmp_path)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hf_px.checkpoint import Checkpoints, load_, state_of
-from hf_px.forward import IGNORE
-from hf_px.train import Plan, distilled, labelled, learning_rate, make_optimizer, mixed, part_weights
+from hf_px.core.forward import IGNORE
+from hf_px.training.checkpoint import Checkpoints, load_, state_of
+from hf_px.training.train import Plan, distilled, labelled, learning_rate, make_optimizer, mixed, part_weights
 
 plans = st.builds(
     lambda n, part, processes, accumulation, epochs, seed: Plan(

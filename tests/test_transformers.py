@@ -14,8 +14,8 @@ import transformers
 from tickets import pruned, same_state, transformers_ticket
 
 import hf_px
-from hf_px.errors import TicketError
-from hf_px.zeros import violations
+from hf_px.core.errors import TicketError
+from hf_px.keep_zeros import violations
 
 RESNET = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=4)
 VIT = transformers.ViTConfig(

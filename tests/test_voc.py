@@ -70,7 +70,7 @@ def test_the_subset_is_what_its_notes_say(shared: Path) -> None:
 def test_px_on_the_real_network_at_98_per_cent(norm: str, shared: Path, tmp_path: Path) -> None:
     """By its own flow no layer is emptied; by the network's statistics the low-level branch is."""
     from hf_px.data import data_config, pair_batches
-    from hf_px.hub.backbones import load
+    from hf_px.models.load import load
 
     path = folded(shared / "weights/resnet50_imagenet_caffe.safetensors", tmp_path)
     model = load("deeplabv3plus-resnet50", backbone=str(path), architecture="resnet50", num_classes=21).model

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
-from hf_px.errors import UnsupportedModelError
-from hf_px.mask import Mask
-from hf_px.zeros import _Zeros, keep, violations
+from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.mask import Mask
+from hf_px.keep_zeros import _Zeros, keep, violations
 
 # timm, accelerate and transformers are imported where they are used: the processes of the DDP test need none of them
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import hf_px
-from hf_px.mask import Mask
-from hf_px.models import resnet20
+from hf_px.core.mask import Mask
+from hf_px.models.networks import resnet20
 
 RESULT = {"dataset": "uoft-cs/cifar10", "split": "test", "metric": "accuracy", "value": 0.9, "dense": 0.93}
 

@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..batches import Batch, Batches
-from ..forward import call_with, input_shape, undisturbed
-from ..mask import Mask
-from ..prunable import prunable
+from ..core.batches import Batch, Batches
+from ..core.forward import call_with, input_shape, undisturbed
+from ..core.mask import Mask
+from ..core.prunable import prunable
 from .live import live_bits, total
 
 PRODUCTS = "products of two activations"

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, Batches
-from ..errors import UnsupportedModelError
-from ..forward import input_shape
-from ..linearize import live_weights
-from ..mask import Mask
+from ..core.batches import Batch, Batches
+from ..core.errors import UnsupportedModelError
+from ..core.forward import input_shape
+from ..core.mask import Mask
+from ..paths import live_weights
 
 
 def total(counts: Iterable[int | None]) -> int | None:

@@ -29,10 +29,10 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from ..batches import Batches
-from ..mask import Mask
-from ..prunable import prunable
-from ..redraw import built_anew, kaiming
+from ..core.batches import Batches
+from ..core.mask import Mask
+from ..core.prunable import prunable
+from ..core.reinitialize import built_anew, kaiming
 from .tangent import Norm, Over, Tangent
 
 MEMORY = 2**31  # bytes for derivatives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..mask import Mask
+from ..core.mask import Mask
 
 
 @dataclass(frozen=True)

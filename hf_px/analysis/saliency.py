@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mask import Mask
-from ..prunable import finite
+from ..core.mask import Mask
+from ..core.prunable import finite
 
 Quantiles = tuple[float, float, float, float, float]  # least, a quarter, the middle, three quarters, most
 _MOST = 2**20  # entries to sort in a layer; of larger ones every n-th, as torch.quantile asks

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ..mask import Mask
+from ..core.mask import Mask
 from .live import live_bits, total
 from .width import width
 

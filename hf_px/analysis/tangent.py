@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, jvp, vjp, vmap
 
-from ..batches import Batch, Batches
-from ..errors import UnsupportedModelError
-from ..forward import batch_statistics, call, twice_differentiable, undisturbed
-from ..mask import Mask
-from ..prunable import prunable
+from ..core.batches import Batch, Batches
+from ..core.errors import UnsupportedModelError
+from ..core.forward import batch_statistics, call, twice_differentiable, undisturbed
+from ..core.mask import Mask
+from ..core.prunable import prunable
 
 Norm = Literal["batch", "running"]
 Over = Literal["all", "weights"]

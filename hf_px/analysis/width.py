@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..mask import Mask
+from ..core.mask import Mask
 from .live import total
 
 

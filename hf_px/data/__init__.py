@@ -10,16 +10,16 @@ For a model that answers for every pixel: open_data("voc2012", task="segmentatio
 
 from __future__ import annotations
 
+from .datasets import TestImages, TrainImages, load_pruning_set, pruning_batches
 from .digits import digits
-from .draw import Examples, balanced, batches_of, pruning_set, some_of
-from .expects import check_labels, data_config, num_classes
-from .images import TestImages, TrainImages, load_pruning_set, pruning_batches
+from .labelled_split import Split
 from .load import check_source
-from .pair_images import TestPairs, TrainPairs, pair_batches
-from .pairs import Pairs
+from .model_inputs import check_labels, data_config, num_classes
+from .open_data import Data, open_data
 from .presets import PRESETS, Preset
-from .source import Data, open_data
-from .split import Split
+from .sampling import Examples, balanced, batches_of, pruning_set, some_of
+from .segmentation.datasets import TestPairs, TrainPairs, pair_batches
+from .segmentation.pairs import Pairs
 from .transforms import takes_whole, test_transform, train_transform
 
 __all__ = [

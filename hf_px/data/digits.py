@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .draw import Examples, balanced
+from .sampling import Examples, balanced
 
 
 def digits(size: int | tuple[int, int] = 32) -> tuple[Examples, Examples]:

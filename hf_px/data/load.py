@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..shareable import short_name
+from ..core.shareable import short_name
 from .presets import PRESETS, Preset, preset_of
 
 NOISE = "random"  # Gaussian noise with random labels, one batch: to try a command out, not to prune by

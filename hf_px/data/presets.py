@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..registry import Registry
+from ..core.registry import Registry
 
 TaskName = Literal["classification", "segmentation"]
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from .open_data import Data
 from .presets import AsItIs, PadCrop, ResizedCrop
-from .source import Data
 
 Transform = Callable[[Image.Image], Tensor]
 

@@ -6,20 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from .axis import Axis, around
-from .frame import (
-    EDGE,
-    LINE,
-    WIDTH,
-    Key,
-    heading,
-    items,
-    keys,
-    legend,
-    mark_keys,
-    mark_line,
-    marker,
-    picture,
-)
+from .frame import EDGE, LINE, WIDTH, Key, heading, items, keys, legend, mark_keys, mark_line, marker, picture
 from .rows import rows
 from .text import back, clean, escape, number, text
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..words import plain
+from ..core.text import plain
 
 Cell = str | int | float | None
 NOTHING = "–"

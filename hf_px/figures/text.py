@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from ..words import plain
+from ..core.text import plain
 
 SIZE = 11.0  # units; a picture is about as many units wide as a phone has pixels
 SMALL = 10.0  # where there is no room for more

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ..analysis import Width, WidthRow
 from ..figures import Table, layers
+from .document import Figure, Section
 from .measure import Measured
-from .pages import Figure, Section
-from .say import are, end, names, of, some, titled
+from .wording import are, end, names, of, some, titled
 
 
 def by_layer(groups: Sequence[Sequence[Measured]]) -> Section:

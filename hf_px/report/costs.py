@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..analysis import NO_FASTER, Latency, faster, verdict
 from ..figures import Table, layers
 from ..figures.table import Cell
+from .document import Figure, Section
 from .measure import Measured
-from .pages import Figure, Section
-from .say import end, names, scaled, some, titled
+from .wording import end, names, scaled, some, titled
 
 _HEAD = (
     "network", "ms", "ms without zeros", "multiply-adds, live", "multiply-adds, dense", "bytes, packed",

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ..core.text import plain
 from ..figures import Table
-from ..words import plain
-from .pages import COMMAND, FACTS, SETTINGS, Figure, Report, Section
+from .document import COMMAND, FACTS, SETTINGS, Figure, Report, Section
 
 _LONGEST = 5000  # letters of a paragraph
 _LONG = 24  # letters: a cell of more may be broken

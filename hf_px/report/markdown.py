@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..core.text import plain
 from ..figures import Table
 from ..figures.table import cell
-from ..words import plain
+from .document import COMMAND, Report
 from .html import shown
-from .pages import COMMAND, Report
 
 _FEW = 12  # rows: of more, a table is folded
 _MANY = 200  # of more, it lies beside

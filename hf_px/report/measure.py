@@ -18,15 +18,15 @@ from tqdm.auto import tqdm
 from ..analysis import Cost, Latency, Summary, Width, cost, latency, live_bits, machine, summary, width
 from ..analysis.ntk import MEMORY, Spectrum, spectrum
 from ..analysis.tangent import Norm
-from ..batches import Batch
+from ..core.batches import Batch
+from ..core.forward import call, undisturbed
+from ..core.mask import Mask
+from ..core.reinitialize import built_anew
 from ..data import data_config
-from ..forward import call, undisturbed
-from ..hub.format import PACKED
-from ..hub.ticket import Ticket
-from ..mask import Mask
-from ..redraw import built_anew
+from ..tickets.ticket import Ticket
+from ..tickets.ticket_file import PACKED
+from .cache import Parts, digest_of, weights_of
 from .networks import Network
-from .parts import Parts, digest_of, weights_of
 
 # of a network too large for its kernel to be formed, less is asked: hours on a CPU otherwise
 SMALL = {"images": 100, "draws": 5, "top": None}

@@ -12,23 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from ..analysis import Saliency, saliency
+from ..core.errors import HfPxError, TicketError, first_line
+from ..core.head import segments, silent_classes
+from ..core.mask import Mask
+from ..core.prunable import prunable
+from ..core.registry import norm_option, scorers
+from ..core.shareable import shareable, short_name
 from ..data import data_config, load_pruning_set, num_classes
-from ..data.expects import LabelsError
 from ..data.load import NOISE
+from ..data.model_inputs import LabelsError
 from ..data.presets import preset_of
-from ..errors import HfPxError, TicketError, first_line
-from ..head import segments, silent_classes
-from ..hub import home
-from ..hub.backbones import check_name
-from ..hub.format import PACKED
-from ..hub.remote import Source
-from ..hub.ticket import Ticket
-from ..local_settings import read_local
-from ..mask import Mask
-from ..prunable import prunable
-from ..registry import norm_option, scorers
-from ..rounds import score
-from ..shareable import shareable, short_name
+from ..models.load import check_name
+from ..models.remote import Source
+from ..pruning import score
+from ..tickets import directory
+from ..tickets.ticket import Ticket
+from ..tickets.ticket_file import PACKED
+from ..training.local_settings import read_local
 
 Examples = list[tuple[Tensor, Tensor]]
 _COLUMNS = ("layer", "dense")  # that tables have beside one for each network
@@ -133,7 +133,7 @@ def is_ticket(name: str, revision: str | None = None) -> bool:
         return False
     try:
         source = Source.of(name, revision=revision)
-        config = source.file(home.CONFIG)
+        config = source.file(directory.CONFIG)
         told = {} if config is None else json.loads(config.read_text(encoding="utf-8"))
         marked = told.get("quantization_config") if isinstance(told, dict) else None
         ours = isinstance(marked, dict) and marked.get("quant_method") == "hf_px"

@@ -9,11 +9,11 @@ from ..analysis import Latency
 from ..figures import Table
 from .by_layer import by_layer
 from .costs import costs
-from .masks import overlaps, scores
+from .document import Report
+from .mask_sections import overlaps, scores
 from .measure import Measured
-from .pages import Report
-from .say import number, percent, scaled, some
 from .spectra import against_dense, mean_distance, own_distance, spectra
+from .wording import number, percent, scaled, some
 
 
 def report(found: Sequence[Measured], settings: Mapping[str, Any]) -> Report:

@@ -9,10 +9,10 @@ from torch import nn
 from ..analysis.ntk import RESOLVED, Lost, Spectrum, distance, lost
 from ..figures import Table, lines
 from ..figures.table import Cell
+from .document import Figure, Section
 from .measure import Measured
-from .pages import Figure, Section
-from .say import end, names, titled
-from .say import some as said
+from .wording import end, names, titled
+from .wording import some as said
 
 _HEAD = (
     "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue, own weights",

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batches
-from ..forward import Loss, cross_entropy, gradients, undisturbed
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batches
+from ..core.forward import Loss, cross_entropy, gradients, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
 
 _PAPER = "de Jorge et al., ICLR 2021"
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, Batches
-from ..forward import Loss, call, cross_entropy, derivatives, gradients, twice_differentiable, undisturbed
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batch, Batches
+from ..core.forward import Loss, call, cross_entropy, derivatives, gradients, twice_differentiable, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
 
 
 @scorer("grasp", summary="θ ⊙ Hg, signed", needs="labels", rounds=1, paper="Wang et al., ICLR 2020")

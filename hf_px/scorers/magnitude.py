@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..batches import Batches
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batches
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
 
 
 @scorer("magnitude", summary="|θ|", needs="weights", rounds=1, paper="Han et al., NeurIPS 2015")

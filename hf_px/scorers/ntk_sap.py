@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, Batches
-from ..forward import batch_statistics, call, derivatives, undisturbed
-from ..mask import MaskedWeights
-from ..redraw import built_anew, kaiming, normal
-from ..registry import Scores, scorer
+from ..core.batches import Batch, Batches
+from ..core.forward import batch_statistics, call, derivatives, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+from ..core.reinitialize import built_anew, kaiming, normal
 
 
 @scorer(

@@ -12,12 +12,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..allocate import budget
-from ..batches import Batches
-from ..forward import undisturbed
-from ..linearize import ABSOLUTE, edge_weights, walk
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.allocate import budget
+from ..core.batches import Batches
+from ..core.forward import undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+from ..paths import ABSOLUTE, edge_weights, walk
 
 
 @scorer(

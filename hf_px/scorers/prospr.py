@@ -12,10 +12,10 @@ from itertools import cycle, islice
 import torch
 from torch import nn
 
-from ..batches import Batches
-from ..forward import Loss, call, cross_entropy, derivatives, twice_differentiable, undisturbed
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batches
+from ..core.forward import Loss, call, cross_entropy, derivatives, twice_differentiable, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
 
 
 @scorer(

@@ -22,11 +22,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, Batches, Contribution
-from ..forward import call, seen, undisturbed
-from ..linearize import FLOW, ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batch, Batches, Contribution
+from ..core.forward import call, seen, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+from ..paths import FLOW, ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
 
 
 @scorer(

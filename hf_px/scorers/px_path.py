@@ -13,11 +13,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ..batches import Batch, Batches, Contribution
-from ..forward import seen, undisturbed
-from ..linearize import PATHS, edge_weights, record, replay, shares
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batch, Batches, Contribution
+from ..core.forward import seen, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+from ..paths import PATHS, edge_weights, record, replay, shares
 
 
 @scorer(

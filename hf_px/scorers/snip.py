@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..batches import Batches
-from ..forward import Loss, cross_entropy, gradients, undisturbed
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batches
+from ..core.forward import Loss, cross_entropy, gradients, undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
 
 
 @scorer("snip", summary="|θ ⊙ ∂L/∂θ|", needs="labels", rounds=1, paper="Lee et al., ICLR 2019")

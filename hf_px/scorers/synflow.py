@@ -14,11 +14,11 @@ import math
 import torch
 from torch import nn
 
-from ..batches import Batches
-from ..forward import undisturbed
-from ..linearize import ABSOLUTE, SQUARED, View, edge_weights, replay, shares
-from ..mask import MaskedWeights
-from ..registry import Scores, scorer
+from ..core.batches import Batches
+from ..core.forward import undisturbed
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+from ..paths import ABSOLUTE, SQUARED, View, edge_weights, replay, shares
 
 _TANAKA = "Tanaka et al., NeurIPS 2020"
 _GEBHART = "Gebhart et al., 2021"

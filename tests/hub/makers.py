@@ -12,7 +12,7 @@ from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification
 
 import hf_px
-from hf_px.models import MODELS
+from hf_px.models.networks import MODELS
 
 
 def model_args(kind: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hub.readers import outputs, read, strangers
 from huggingface_hub.utils import _http
 
 import hf_px
-from hf_px.errors import TicketError
+from hf_px.core.errors import TicketError
 
 X = "alice/x"
 FILES = {"README.md", "config.json", "density.svg"}

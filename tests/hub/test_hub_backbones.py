@@ -16,8 +16,8 @@ from transformers import ConvNextImageProcessor, ResNetConfig, ResNetForImageCla
 
 import hf_px
 from hf_px.cli import main
-from hf_px.hub.backbones import load
-from hf_px.registry import backbones
+from hf_px.core.registry import backbones
+from hf_px.models.load import load
 
 X = "alice/x"
 

@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, ModelCard
 from launching import Server, main, results, small_digits
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
-from hf_px.errors import TicketError
+from hf_px.core.errors import TicketError
 
 STRANGER = Path(__file__).with_name("stranger.py")
 

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi
 from PIL import Image
 
 from hf_px.data import PRESETS, load_pruning_set, open_data
-from hf_px.models import resnet20
+from hf_px.models.networks import resnet20
 
 
 def rows(labels: list[int], names: list[str], seed: int = 0, image: str = "image") -> datasets.Dataset:

@@ -25,9 +25,9 @@ from tickets import RESULT, own_ticket, pruned, timm_ticket
 from transformers import ResNetConfig, ResNetForImageClassification
 
 import hf_px
-import hf_px.job
+import hf_px.training.experiment
 from hf_px.cli import main as command
-from hf_px.local_settings import FOLDER, read_local
+from hf_px.training.local_settings import FOLDER, read_local
 
 ODD = ("zqhome", "zquser", "zqproject", "zqvault", "zqclinic", "zqsecret")
 REPO_ID = "alice/ticket"
@@ -120,7 +120,7 @@ def test_without_the_settings_in_full_other_data_of_the_same_name_are_noticed(
     words = ["--model", "test_resnet", "--config", str(vault / "settings.yaml"), "--scorer", "magnitude"]
     words += ["--sparsity", "0.5", "--dense", "skip", "--output_dir", "run", "--data"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(hf_px.job, "save_ticket", interrupt)
+        patch.setattr(hf_px.training.experiment, "save_ticket", interrupt)
         run_here(recipe("prune_finetune"), here, *words, str(vault / "scans"))
     shutil.rmtree(here / "run" / FOLDER)
     with pytest.raises(ValueError, match="output_dir run holds a run on other data than these"):

@@ -18,10 +18,10 @@ from transformers import AutoModelForImageClassification
 
 import hf_px
 from hf_px.cli import main
+from hf_px.core.errors import TicketError
 from hf_px.data import data_config
-from hf_px.errors import TicketError
-from hf_px.hub.images import image_config
-from hf_px.predict import read_image, segment, shares
+from hf_px.models.image_config import image_config
+from hf_px.tickets.predict import read_image, segment, shares
 
 KINDS = ("test_resnet", "transformers", "resnet20")
 WEIGHTS = {

@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hf_px
-import hf_px.job
+import hf_px.training.experiment
 from hf_px.analysis import cost, latency, overlap, saliency, summary, width
 from hf_px.analysis.ntk import spectrum
+from hf_px.analysis.ridge_probe import with_ridge_head
 from hf_px.cli import main as command
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.redraw import built_anew
-from hf_px.ridge import with_ridge_head
-from hf_px.zeros import violations
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.reinitialize import built_anew
+from hf_px.keep_zeros import violations
 
 CLASSES = 6
 QUICK: dict[str, dict[str, Any]] = {"phew": {"walks": 32, "walkers": 16}, "prospr": {"steps": 1}}
@@ -259,7 +259,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
         words = [*map(str, flags), "--output_dir", str(tmp_path / where)]
         if where == "far" and interrupt:
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(hf_px.job.Job, "record", _interrupted)
+                patch.setattr(hf_px.training.experiment.Job, "record", _interrupted)
                 main([*words, "--checkpoint_steps", "1"])
             assert list((tmp_path / where / "checkpoints").glob("ticket-*"))
             words.append("--resume")
@@ -278,7 +278,7 @@ def _reset() -> None:
     GradientState._reset_state()
 
 
-def _interrupted(job: Any, name: str, model: nn.Module, record: Any = hf_px.job.Job.record) -> None:
+def _interrupted(job: Any, name: str, model: nn.Module, record: Any = hf_px.training.experiment.Job.record) -> None:
     if name == "ticket":
         raise KeyboardInterrupt  # trained, and nothing of it told but in checkpoints
     record(job, name, model)

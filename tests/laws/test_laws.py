@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hf_px
-from hf_px.batches import Batches
-from hf_px.errors import CollapseError, NoSignalError
-from hf_px.mask import Mask
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
+from hf_px.core.batches import Batches
+from hf_px.core.errors import CollapseError, NoSignalError
+from hf_px.core.mask import Mask
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
 
 FLOWS = ["synflow", "synflow-l2", "px", "px-path"]  # share out one quantity R
 PATHS = [*FLOWS, "logsynflow"]

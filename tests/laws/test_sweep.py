@@ -11,9 +11,9 @@ import torch
 from common import state_of
 
 import hf_px
-from hf_px.errors import UnsupportedModelError
-from hf_px.prunable import prunable
-from hf_px.registry import scorers
+from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.prunable import prunable
+from hf_px.core.registry import scorers
 from recipes.zoo import CLASSES, ZOO
 
 SPARSITY = 0.5
@@ -136,7 +136,7 @@ def test_a_network_asleep_is_refused_and_awake_it_is_not():
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=CLASSES)
     torch.nn.init.zeros_(model.fc.weight)
-    with pytest.raises(hf_px.errors.NoSignalError):
+    with pytest.raises(hf_px.core.errors.NoSignalError):
         hf_px.prune(model, "synflow", sparsity=0.5, rounds=1, input_size=(3, 48, 48), progress=False)
     mask = hf_px.prune(awake_(model), "synflow", sparsity=0.5, rounds=1, input_size=(3, 48, 48), progress=False)
     assert mask.density == pytest.approx(0.5, abs=1e-4)

@@ -1,1 +1,0 @@
-"""Everything that enters or leaves the machine."""

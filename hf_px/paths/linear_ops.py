@@ -1,0 +1,281 @@
+"""Operations that are linear in the tensors on a path, and how each treats constants, exponents and signs.
+
+Whatever is not listed here or in rules.py is taken for non-linear: a missing entry is an error, never a guess.
+Signs are dropped (x - y counts as x + y): a path has a positive weight. Terms that do not come from the input
+(biases, tokens, position embeddings) are dropped too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .base import in_place
+
+if TYPE_CHECKING:
+    from .record_replay import Replay
+
+Handler = Callable[["Replay", str, Callable[..., Any], Any, Any], Any]
+
+# reading a value off a path means control flow that depends on the data
+READS_VALUES = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose",
+                "__contains__", "is_nonzero"}  # fmt: skip
+
+
+def tensors(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(v for v in value if isinstance(v, Tensor))
+    return found
+
+
+def one_dtype(name: str, args: Any) -> Any:
+    """Constants of the code (float32) times parameters of the view (float64): torch wants one dtype."""
+    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    if HANDLERS.get(name) not in (_weighted, _product) or len({t.dtype for t in floats}) < 2:
+        return args
+    widest = max((t.dtype for t in floats), key=lambda dtype: dtype.itemsize)
+    return tuple(a.to(widest) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+
+
+def _shape(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Moves, copies and drops values; sums them with fixed non-negative weights."""
+    output = func(*args, **kwargs)
+    for part in tensors((output,), {}):
+        if part is not args[0]:
+            run.follow(part, args[0])
+            # a view shares memory with its source: an in-place change of either must be seen by both, as in
+            # the real network, and it is, unless the source only borrows its memory
+            if run.borrowed(args[0]) and part.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
+                run._traces[part].twin = run._traces[args[0]].twin
+    return output
+
+
+def _cast(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """x.float(), x.to(…): another device, if asked for, but the precision of the paths."""
+    output = func(*args, **kwargs)
+    if output.dtype != args[0].dtype:
+        output = output.to(args[0].dtype) if output.device != args[0].device else run.alias(args[0])
+    return output if output is args[0] else run.follow(output, args[0])
+
+
+def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """A mean: a constant 1/n on every path, squared where the view squares constants."""
+    output = run.follow(func(*args, **kwargs), args[0])
+    if run.view.constants > 1:
+        size = _window(name, args, kwargs) if name.startswith("avg_pool") else args[0].numel() / output.numel()
+        output = run.follow(output / size ** (run.view.constants - 1), output)
+    return output
+
+
+def _window(name: str, args: Any, kwargs: Any) -> int:
+    """Number of values that avg_pool averages; padding counts as values, as it does there by default."""
+    dims = int(name[-2])
+    size = kwargs.get("kernel_size", args[1] if len(args) > 1 else None)
+    return math.prod([size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1))
+
+
+def _resize(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    mode = kwargs.get("mode", args[3] if len(args) > 3 else "nearest")
+    if mode == "bicubic":
+        return run.nonlinear(func, args, kwargs, "in bicubic mode has negative weights")
+    return _shape(run, name, func, args, kwargs)
+
+
+def _dropout(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    return run.alias(args[0])
+
+
+def _pad(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    args, kwargs = list(args), dict(kwargs)
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
+    if mode == "constant":  # the value is an additive term
+        return run.follow(func(args[0], kwargs.get("pad", args[1] if len(args) > 1 else None)), args[0])
+    return _shape(run, name, func, args, kwargs)
+
+
+def _weighted(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """conv, linear: y = W x; the bias is dropped. W must not come from the data."""
+    kwargs = {k: v for k, v in kwargs.items() if k != "bias"}
+    args = [*args, kwargs.pop("weight")] if "weight" in kwargs else list(args)
+    if not run.on_path(args[0]) or any(run.on_path(t) for t in tensors(args[1:], kwargs)):
+        return run.product(func, tuple(args), kwargs)
+    x, weight = args[0], args[1].to(args[0].dtype)
+    rest = [None, *args[3:]] if len(args) > 2 else []
+    return run.settle(run.follow(run.weigh(lambda x, w: func(x, w, *rest, **kwargs), x, weight), x))
+
+
+def _product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """matmul, bmm, einsum with one factor on the path."""
+    factors = tensors(args, kwargs)
+    paths = [t for t in factors if run.on_path(t)]
+    if len(paths) > 1:
+        return run.product(func, args, kwargs)
+    if len(factors) != 2 or kwargs:
+        return run.nonlinear(func, args, kwargs, "has more than two factors")
+    x = paths[0]
+    (weight,) = (t for t in factors if t is not x)
+
+    def multiply(x: Tensor, w: Tensor) -> Tensor:
+        pair = (x, w) if factors[0] is paths[0] else (w, x)
+        return func(args[0], *pair) if name == "einsum" else func(*pair)
+
+    return run.settle(run.follow(run.weigh(multiply, x, weight.to(x.dtype)), x))
+
+
+def _add(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """x + y, x - y: both on the path, or one of them an additive term that is dropped."""
+    paths = [a for a in args[:2] if run.on_path(a)]
+    if kwargs.get("alpha", 1) != 1 or kwargs.get("out") is not None:
+        return run.nonlinear(func, args, kwargs, "with alpha or out")
+    inplace = in_place(func, args, kwargs) or name in ("__iadd__", "__isub__")
+    if len(paths) == 2:
+        first = run.own(args[0]) if inplace else args[0]
+        a, b = run.align([first, args[1]])
+        if inplace:
+            if a is not first:  # its exponent has been raised
+                first.copy_(a)
+                run._traces[first].exponent = run._traces[a].exponent
+            first.add_(b)
+            run._traces[first].fault = run._traces[first].fault or run._traces[b].fault
+            return first
+        return run.follow(run.merge(a, b), a, b)
+    x = paths[0]
+    other = args[1] if args[0] is x else args[0]
+    if not isinstance(other, Tensor):
+        return run.alias(x)
+    if inplace and args[0] is not x:  # a constant that the path is added to
+        args[0].zero_()
+        return run.follow(args[0].add_(x), x)
+    if inplace:
+        return x
+    shape = torch.broadcast_shapes(x.shape, other.shape)
+    return run.alias(x) if shape == x.shape else run.follow(x.expand(shape).clone(), x)
+
+
+def _multiply(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """x · c and x / c, with c from the parameters, a frozen gate or the code."""
+    a, b = args[0], args[1]
+    divides = "div" in name
+    if name in ("__rtruediv__", "__rdiv__") or (divides and run.on_path(b)):
+        return run.nonlinear(func, args, kwargs, "divides by a tensor that depends on the input")
+    if run.on_path(a) and run.on_path(b):
+        return run.product(func, args, kwargs)
+    if kwargs:
+        return run.nonlinear(func, args, kwargs, f"with {', '.join(kwargs)}")
+    x, c = (a, b) if run.on_path(a) else (b, a)
+    # tensors come from the view or from a rule and carry their power already; numbers in the code do not
+    c = c.abs() if isinstance(c, Tensor) else abs(c) ** run.view.constants
+    if in_place(func, args, kwargs) or name in ("__imul__", "__itruediv__"):
+        run.own(a)
+        if a is x:
+            return a.div_(c) if divides else a.mul_(c)
+        return run.follow(a.copy_(c * x), x)
+    return run.follow(x / c if divides else x * c, x)
+
+
+def _negate(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    return run.alias(args[0])
+
+
+def _join(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """cat, stack: parts that are not on a path are zero."""
+    key = "tensors" if "tensors" in kwargs else None
+    parts = list(kwargs[key] if key else args[0])
+    paths = [p for p in parts if run.on_path(p)]
+    aligned = iter(run.align(paths))
+    dtype = paths[0].dtype
+    joined = [next(aligned) if run.on_path(p) else torch.zeros_like(p, dtype=dtype) for p in parts]
+    sources = [p for p in joined if run.on_path(p)]
+    rest = {k: v for k, v in kwargs.items() if k != key}
+    return run.follow(func(joined, *(args if key else args[1:]), **rest), *sources)
+
+
+def _where(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    condition, a, b = args
+    if run.on_path(condition):
+        return run.nonlinear(func, args, kwargs, "chooses by the data")
+    aligned = iter(run.align([t for t in (a, b) if run.on_path(t)]))
+    a, b = (next(aligned) if run.on_path(t) else 0.0 for t in (a, b))
+    return run.follow(torch.where(condition, a, b), *[t for t in (a, b) if isinstance(t, Tensor)])
+
+
+def _fill(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    x, where = args[0], args[1] if len(args) > 1 else kwargs["mask"]
+    if not run.on_path(x) or run.on_path(where):
+        return run.nonlinear(func, args, kwargs, "chooses by the data")
+    if in_place(func, args, kwargs):
+        return run.own(x).masked_fill_(where, 0)
+    return run.follow(x.masked_fill(where, 0), x)
+
+
+def _assign(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """x[i] = y."""
+    x, index, value = args
+    if run.on_path(x) and run.on_path(value):
+        raised = run.align([run.own(x), value])
+        if raised[0] is not x:
+            x.copy_(raised[0])
+            run._traces[x].exponent = run._traces[raised[0]].exponent
+        run._traces[x].fault = run._traces[x].fault or run._traces[value].fault
+        return func(x, index, raised[1])
+    if run.on_path(x):
+        return func(run.own(x), index, 0)
+    if run.on_path(value):
+        x.zero_()
+        func(x, index, value)
+        run.follow(x, value)
+        return None
+    return func(x, index, value)
+
+
+def _add_product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """addcmul(b, c, x) = b + c · x."""
+    base, a, b = args[:3]
+    if len(args) > 3 or kwargs or (run.on_path(a) and run.on_path(b)):
+        return run.product(func, args, kwargs)
+    terms = [base] if run.on_path(base) else []
+    if run.on_path(a) or run.on_path(b):
+        x, c = (a, b) if run.on_path(a) else (b, a)
+        terms.append(run.follow(x * c.abs(), x))
+    terms = run.align(terms)
+    return run.follow(terms[0] + terms[1] if len(terms) == 2 else terms[0].clone(), *terms)
+
+
+_SHAPES = [
+    "view", "reshape", "reshape_as", "view_as", "permute", "transpose", "t", "swapaxes", "swapdims", "movedim",
+    "moveaxis", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "expand_as", "repeat",
+    "repeat_interleave", "tile", "contiguous", "clone", "detach", "chunk", "split", "split_with_sizes",
+    "tensor_split", "unbind", "narrow", "select", "index_select", "gather", "take_along_dim", "__getitem__", "roll",
+    "flip", "rot90", "diagonal", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+    "unfold", "fold", "sum", "nansum", "get:T", "get:mT", "get:H", "get:data", "grid_sample", "ravel",
+    "requires_grad", "as_strided", "unsafe_chunk", "unsafe_split", "broadcast_to", "atleast_1d",
+]  # fmt: skip
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_SHAPES, _shape),
+    **dict.fromkeys(["to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"], _cast),
+    **dict.fromkeys(["mean", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3))], _average),
+    **dict.fromkeys(["interpolate", "upsample"], _resize),
+    **dict.fromkeys(["dropout", *(f"dropout{d}d" for d in (1, 2, 3)), "alpha_dropout"], _dropout),
+    "pad": _pad,
+    **dict.fromkeys(["linear", *(f"conv{t}{d}d" for t in ("", "_transpose") for d in (1, 2, 3))], _weighted),
+    **dict.fromkeys(["matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"], _product),
+    **dict.fromkeys(["add", "sub", "rsub", "subtract", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__",
+                     "__isub__"], _add),
+    **dict.fromkeys(["mul", "multiply", "div", "divide", "true_divide", "__mul__", "__rmul__", "__imul__",
+                     "__truediv__", "__rtruediv__", "__itruediv__", "__div__", "__rdiv__"], _multiply),
+    **dict.fromkeys(["neg", "negative", "__neg__"], _negate),
+    **dict.fromkeys(["cat", "concat", "concatenate", "stack", "hstack", "vstack"], _join),
+    "where": _where,
+    "masked_fill": _fill,
+    "__setitem__": _assign,
+    "addcmul": _add_product,
+}  # fmt: skip

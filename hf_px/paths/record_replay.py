@@ -1,0 +1,351 @@
+"""Record a network's gates on a real forward pass; replay them, so that it is linear in its input.
+
+Both are TorchFunctionModes: they see every operation on tensors, functional or module, without touching
+the model. Record keeps what the rules ask for. Replay runs the same Python code on a view of the
+parameters and follows which tensors lie on a path from the input: each is `values · 2^exponent` and linear
+in the input. Path sums leave every float range in deep networks; the exponent keeps them inside, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..core.batches import Batch
+from ..core.errors import UnsupportedModelError
+from ..core.forward import call, call_with, output_tensor
+from . import linear_ops
+from .activations import Gate, Kept
+from .base import Norm, in_place, operation, positional
+from .normalisation import Normalise, Statistic
+from .rules import RULES
+from .views import View, other_tensors, power
+
+
+@dataclass(frozen=True)
+class Entry:
+    operation: str
+    saved: Any
+
+
+@dataclass
+class Trace:
+    """What replay knows of a tensor that lies on a path."""
+
+    exponent: int = 0
+    fault: str | None = None  # the non-linear operation without a rule that it has been through
+    twin: weakref.ref[Tensor] | None = None  # another name for the same memory, if that is still in use
+
+
+@dataclass(frozen=True)
+class Flow:
+    """An output of the replayed network: values · 2^exponent."""
+
+    values: Tensor
+    exponent: int
+
+
+class Traces:
+    """{tensor: Trace} of one replay, kept on the tensors themselves: several times faster than a weak dictionary."""
+
+    def __getitem__(self, tensor: Tensor) -> Trace:
+        return tensor.__dict__["_hf_px"][1]
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return self.get(tensor) is not None
+
+    def get(self, tensor: Tensor) -> Trace | None:
+        owner, trace = tensor.__dict__.get("_hf_px", (None, None))
+        return trace if owner is self else None
+
+    def __setitem__(self, tensor: Tensor, trace: Trace) -> None:
+        tensor.__dict__["_hf_px"] = (self, trace)
+
+    def discard(self, tensor: Tensor) -> None:
+        tensor.__dict__.pop("_hf_px", None)
+
+
+class Record(TorchFunctionMode):
+    def __init__(self, norm: Norm, copy: bool = False) -> None:
+        super().__init__()
+        self.norm = norm
+        self.copy = copy
+        self.entries: list[Entry] = []
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = operation(func)
+        rule = RULES.get(name)
+        if rule is None:
+            return func(*args, **(kwargs or {}))
+        output, saved = rule.record(func, *positional(args, kwargs), self.norm)
+        if self.copy and isinstance(saved, Kept):
+            saved = saved.copy()
+        self.entries.append(Entry(name, saved))
+        return output
+
+
+def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: Norm) -> tuple[Tensor, list[Entry]]:
+    """f(x; θ ⊙ M) and its gates; batch norm at this batch's statistics or at the stored ones."""
+    for copy in (False, True):  # again with copies, in the rare model that writes into an activation's output
+        with torch.no_grad(), Record(norm, copy) as mode:
+            output = call(model, weights, batch)
+        if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, Kept)):
+            break
+    return output, mode.entries
+
+
+def without_gates(tape: list[Entry]) -> list[Entry]:
+    """The tape for views whose gates are open: normalisation stays, the memory of everything else is free."""
+    return [e if isinstance(RULES[e.operation], (Normalise, Statistic)) else Entry(e.operation, None) for e in tape]
+
+
+def replay(
+    model: nn.Module,
+    edges: Mapping[str, Tensor],
+    view: View,
+    batch: Batch,
+    x: Tensor,
+    tape: list[Entry] | None = None,
+    mode: Callable[..., Replay] | None = None,
+) -> Flow:
+    """The network as its paths, on input x, in the dtype of x; `edges` are the prunable tensors of the view."""
+    state = {**other_tensors(model, edges, view, x.dtype), **edges}
+    run = (mode or Replay)(model, view, tape)
+    run.start(x)
+    args, kwargs = batch.call_args(x)
+    with run:
+        output = output_tensor(call_with(model, state, args, kwargs))
+    return run.finish(output)
+
+
+class ungated(TorchFunctionMode):
+    """The real network with its element-wise activations left out; everything else as it is."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(RULES.get(operation(func)), Gate):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+class Replay(TorchFunctionMode):
+    """Runs a view; subclasses change what happens where a path's tensor settles or meets another."""
+
+    def __init__(self, model: nn.Module, view: View, tape: list[Entry] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.view = view
+        self._tape = tape
+        self._next = 0
+        self._traces = Traces()
+
+    # following tensors
+
+    def start(self, x: Tensor) -> None:
+        self._traces[x] = Trace(twin=weakref.ref(x))  # the caller's: never written to
+
+    def finish(self, output: Tensor) -> Flow:
+        trace = self._traces.get(output)
+        if trace is None:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__}: its output does not depend on its input by any path that can be followed"
+            )
+        if trace.fault:
+            raise UnsupportedModelError(trace.fault)
+        if self._tape is not None and self._next != len(self._tape):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} took another way through its code on replay "
+                f"({self._next} of {len(self._tape)} recorded operations); does its forward depend on the data?"
+            )
+        self.check_graph(output)
+        return Flow(output, trace.exponent)
+
+    def check_graph(self, output: Tensor) -> None:
+        """A custom autograd function has a backward of its own, which need not be that of the paths."""
+        waiting, seen = [output.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                name = type(node).__name__.removesuffix("Backward")
+                raise UnsupportedModelError(
+                    f"{type(self.model).__name__} calls the custom autograd function {name}, whose gradient cannot be "
+                    "followed; use a scorer that needs no paths (magnitude, snip)"
+                )
+            waiting.extend(n for n, _ in node.next_functions)
+
+    def on_path(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor) and tensor in self._traces
+
+    def follow(self, output: Tensor, *sources: Tensor) -> Tensor:
+        """`output` lies on the paths that `sources` lie on; they share one exponent by now."""
+        traces = [self._traces[s] for s in sources if s in self._traces]
+        if traces:
+            fault = next((t.fault for t in traces if t.fault), None)
+            self._traces[output] = Trace(traces[0].exponent, fault)
+        return output
+
+    def anew(self, output: Tensor, source: Tensor) -> Tensor:
+        """Like `follow`, for an output that does not depend on the scale of its source."""
+        self.follow(output, source)
+        self._traces[output].exponent = 0
+        return output
+
+    def off_path(self, tensor: Tensor) -> Tensor:
+        self._traces.discard(tensor)
+        return tensor
+
+    def alias(self, x: Tensor) -> Tensor:
+        """x itself under another name: no copy, unless one of the two is changed in place."""
+        if x not in self._traces:
+            return x
+        if torch.is_grad_enabled():
+            return self.follow(x.clone(), x)  # one row: cheap, and autograd keeps views and in-place apart
+        other = self.follow(x.data, x)  # a plain view would keep x alive as its base, and so never own its memory
+        self._traces[x].twin, self._traces[other].twin = weakref.ref(other), weakref.ref(x)
+        return other
+
+    def borrowed(self, x: Tensor) -> bool:
+        twin = self._traces[x].twin if x in self._traces else None
+        return twin is not None and twin() is not None
+
+    def own(self, x: Tensor) -> Tensor:
+        """x with memory of its own, about to be changed in place."""
+        if self.borrowed(x):
+            x.data = x.data.clone()
+            self._traces[x].twin = None
+        return x
+
+    def settle(self, x: Tensor) -> Tensor:
+        """Move what has grown or shrunk too far into the exponent; a power of two changes no digit."""
+        trace = self._traces.get(x)
+        if trace is None or not x.numel():
+            return x
+        peak = float(x.detach().amax())  # paths are non-negative
+        if not 0.0 < peak < math.inf:
+            return x
+        shift = math.frexp(peak)[1]
+        if abs(shift) < (60 if x.dtype.itemsize <= 4 else 500):  # room for the next layer's fan-in
+            return x
+        trace.exponent += shift
+        factor = math.ldexp(1.0, -shift)
+        if torch.is_grad_enabled() and x.requires_grad:
+            moved = x * factor
+            self._traces[moved] = trace
+            return moved
+        return self.own(x).mul_(factor)
+
+    def align(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The same tensors on one exponent, the largest: what falls off was below precision."""
+        traces = [self._traces[t] for t in tensors]
+        top = max(trace.exponent for trace in traces)
+        aligned = []
+        for tensor, trace in zip(tensors, traces):
+            if trace.exponent != top:
+                tensor = tensor * math.ldexp(1.0, max(trace.exponent - top, -1000))
+                self._traces[tensor] = Trace(top, trace.fault)
+            aligned.append(tensor)
+        return aligned
+
+    def match(self, recorded: Tensor, x: Tensor) -> Tensor:
+        """Recorded on the whole batch, used on one row: the mean over samples, wherever they are stacked."""
+        for axis in range(-min(recorded.dim(), x.dim()), 0):
+            n, row = recorded.shape[axis], x.shape[axis]
+            if n not in (1, row):
+                if n % row:
+                    raise UnsupportedModelError(f"recorded {tuple(recorded.shape)} does not fit {tuple(x.shape)}")
+                recorded = recorded.unflatten(axis, (n // row, row)).mean(axis - 1 if axis < 0 else axis)
+        return recorded
+
+    # operations
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = positional(args, kwargs)
+        name = operation(func)
+        rule = RULES.get(name)
+        if rule is not None:
+            return rule.replay(self, self._take(name), func, args, kwargs)
+        paths = [t for t in linear_ops.tensors(args, kwargs) if t in self._traces]
+        if not paths:
+            return func(*linear_ops.one_dtype(name, args), **kwargs)
+        handler = linear_ops.HANDLERS.get(name)
+        if handler is not None:
+            return handler(self, name, func, args, kwargs)
+        return self.nonlinear(func, args, kwargs)
+
+    def _take(self, name: str) -> Any:
+        if self._tape is None:
+            return None
+        if self._next >= len(self._tape) or self._tape[self._next].operation != name:
+            raise UnsupportedModelError(
+                f"{self.where()}: {name} was not recorded at this place; does the model's forward depend on the data?"
+            )
+        self._next += 1
+        return self._tape[self._next - 1].saved
+
+    def nonlinear(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, what: str = "is not linear and has no rule"
+    ) -> Any:
+        """Run it, and remember the fault: an error if it reaches the output, nothing if a frozen gate absorbs it."""
+        name = operation(func)
+        output = func(*args, **kwargs)
+        found = linear_ops.tensors((output,), {})
+        if in_place(func, args, kwargs) and isinstance(args[0], Tensor):
+            found.append(args[0])
+        if not found and name not in linear_ops.READS_VALUES:
+            return output  # a shape, a dtype: no value of a path
+        sources = [t for t in linear_ops.tensors(args, kwargs) if t in self._traces]
+        fault = next((self._traces[t].fault for t in sources if self._traces[t].fault), None) or (
+            f"{self.where()}: the operation {name} {what}, so this model cannot be run as its paths; "
+            "use a scorer that needs no paths (magnitude, snip, grasp), or add a rule in hf_px/paths/rules.py"
+        )
+        if not found:
+            raise UnsupportedModelError(fault)
+        for tensor in found:
+            self._traces[tensor] = Trace(fault=fault)
+        return output
+
+    def weigh(self, operation: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        """y = W x, where paths fan out."""
+        return operation(x, weight)
+
+    def merge(self, a: Tensor, b: Tensor) -> Tensor:
+        """a + b, where paths join."""
+        return a + b
+
+    def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Two tensors of the paths multiplied: degree two, not linear. Queries times keys end in a frozen softmax."""
+        return self.nonlinear(func, args, kwargs, "multiplies two tensors that depend on the input")
+
+    def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
+        """A gate computed from the data: as recorded, or open; either way no path runs through it."""
+        x = args[0]
+        return torch.ones_like(x) if self.view.gates == 0 else power(saved, self.view.gates).to(x.dtype)
+
+    def mix(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """attention · v, the attention as recorded, or every token open to every query."""
+        if self.view.gates == 0:
+            total = v.sum(-2, keepdim=True)
+            return total.expand(*total.shape[:-2], q.shape[-2], total.shape[-1])
+        return power(saved[..., : v.shape[-2]], self.view.gates).to(v.dtype) @ v
+
+    def where(self) -> str:
+        """The module whose code is running, by name: read off the Python stack, only when something is wrong."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            module = frame.f_locals.get("self")
+            if isinstance(module, nn.Module) and id(module) in names:
+                return f"{names[id(module)] or 'the model itself'} ({type(module).__name__})"
+            frame = frame.f_back
+        return type(self.model).__name__

@@ -1,0 +1,114 @@
+"""Checkpoints of a training run: θ, its average, the optimizer's state; one safetensors file each, the newest few kept.
+
+A file is written beside its place and renamed, so that a kill at any moment leaves whole files only. No pickle:
+what is no tensor is JSON in the file's header. No state of random generators either: the recipes draw by step number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..core.files import write_atomic
+
+
+class Checkpoint(NamedTuple):
+    step: int
+    tensors: dict[str, Tensor]
+    notes: dict[str, Any]
+
+
+class Checkpoints:
+    """`directory/name-<step>.safetensors`; all but the newest `keep` are removed after each save."""
+
+    def __init__(self, directory: Path, name: str, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"{keep} checkpoints to keep; there must be at least 1 to resume from")
+        self.directory, self.name, self.keep = directory, name, keep
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # cloned: safetensors refuses two names of one memory, which tied weights are
+        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        write_atomic(self._path(step), save(own, {"step": str(step), "notes": json.dumps(notes)}))
+        for _, path in self._found()[: -self.keep]:
+            path.unlink(missing_ok=True)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest that can be read; one that a disk has damaged is named and passed over."""
+        for _, path in reversed(self._found()):
+            try:
+                return _read(path)
+            except (SafetensorError, OSError, ValueError, KeyError) as error:
+                print(f"{path}: a damaged checkpoint ({error}); taking the one before it", file=sys.stderr)
+        return None
+
+    def remove(self) -> None:
+        for _, path in self._found():
+            path.unlink(missing_ok=True)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"{self.name}-{step:08d}.safetensors"
+
+    def _found(self) -> list[tuple[int, Path]]:
+        pattern = re.compile(rf"{re.escape(self.name)}-(\d+)\.safetensors")
+        paths = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted((int(match[1]), path) for path in paths if (match := pattern.fullmatch(path.name)))
+
+
+def state_of(model: nn.Module, optimizer: Optimizer, ema: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors by name, all else as JSON) of a model, its optimizer and its average."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"ema.{name}": tensor for name, tensor in (ema.state_dict() if ema else {}).items()}
+    whole = optimizer.state_dict()
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, state in whole["state"].items():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers.setdefault(str(index), {})[key] = value
+    return tensors, {"optimizer": {"numbers": numbers, "groups": whole["param_groups"]}}
+
+
+def load_(found: Checkpoint, model: nn.Module, optimizer: Optimizer, ema: nn.Module | None) -> None:
+    """Put a checkpoint back, into the same memory where there is some, so that every later sum has the same bits."""
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}}
+    for name, tensor in found.tensors.items():
+        kind, _, rest = name.partition(".")
+        parts.setdefault(kind, {})[rest] = tensor
+    model.load_state_dict(parts["model"])
+    if ema is not None:
+        ema.load_state_dict(parts["ema"])
+    state: dict[int, dict[str, Any]] = {}
+    told = found.notes["optimizer"]
+    for index, numbers in told["numbers"].items():
+        state.setdefault(int(index), {}).update(numbers)
+    for name, tensor in parts["optimizer"].items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in told["groups"]]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for weight, values in optimizer.state.items():
+        for key, value in values.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:  # in the weight's own order in memory
+                values[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
+
+
+def _read(path: Path) -> Checkpoint:
+    with safe_open(path, framework="pt") as file:
+        notes = file.metadata()
+        names = file.keys()
+        # cloned: out of the mapped file into memory that is aligned as torch's own is
+        tensors = {name: file.get_tensor(name).clone() for name in names}
+    return Checkpoint(int(notes["step"]), tensors, json.loads(notes["notes"]))

@@ -1,0 +1,67 @@
+"""The dense twin of a ticket, kept in a cache by all that decides it: it is the same for every method and sparsity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ..core.files import write_atomic
+from ..data import Pairs, Split
+from .run_directory import versions
+
+
+def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split | Pairs) -> Path:
+    """Where the dense twin with these settings, first weights and training data is, or will be."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    digest.update(json.dumps(versions(), sort_keys=True).encode())
+    digest.update(digest_of_data(train).encode())
+    digest.update(digest_of_weights(model).encode())
+    home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
+    return Path(home).expanduser() / "dense" / f"{digest.hexdigest()[:32]}.safetensors"
+
+
+def digest_of_data(train: Split | Pairs) -> str:
+    """Of all labels, and sixteen images: to read them all may take hours, and other data differ there almost always."""
+    digest = hashlib.sha256()
+    for part in train.digest_parts():
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+def digest_of_weights(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:
+    """Weights and results in one file; whoever writes it last, it is the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    write_atomic(path, save(state, {"hf_px_dense": json.dumps(found)}))
+
+
+def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """(weights, results), or None where there are none yet, or none that can be read."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            names, notes = file.keys(), file.metadata()
+            return {name: file.get_tensor(name) for name in names}, json.loads(notes["hf_px_dense"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        print(f"{path}: a damaged cache ({error}); training the dense model again", file=sys.stderr)
+        return None

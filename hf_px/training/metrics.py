@@ -1,0 +1,234 @@
+"""Accuracy: right answers / answers; top k: the share of labels among the k classes ranked first; mean IoU of pixels.
+
+Metrics of `evaluate`, so that they combine with all others there. Its own accuracy is code that evaluate.load
+downloads; these are here. On several processes, gather first: metric.add_batch(**accelerator.gather_for_metrics(…)),
+and for pixels metric.add_counts(accelerator.gather_for_metrics(confusion(…))), which is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.forward import IGNORE
+
+
+class TopK(evaluate.Metric):
+    """top-k = #{n : y_n among the first k of the ranking of x_n} / N, by whole numbers up to the one division.
+
+    predictions: N x K class indices, best first, K >= k; for k = 1 also N. references: N.
+    With `num_classes` below k, a ranking of all classes will do, and every label is in it.
+    """
+
+    def __init__(self, k: int = 5, num_classes: int | None = None, **kwargs: Any) -> None:
+        if k < 1:
+            raise ValueError(f"top {k}: k must be at least 1")
+        self.k = k
+        self.num_classes = num_classes
+        self.columns = min(k, num_classes or k)
+        # in memory: files would be shared by all runs on this machine, under one name
+        super().__init__(keep_in_memory=True, **kwargs)
+
+    @property
+    def key(self) -> str:
+        return "accuracy" if self.k == 1 else f"top_{self.k}_accuracy"
+
+    def _info(self) -> evaluate.MetricInfo:
+        ranking = datasets.List(datasets.Value("int64"), length=self.columns)
+        return evaluate.MetricInfo(
+            description=f"The share of labels among the {self.k} classes ranked first.",
+            citation="",
+            inputs_description="predictions: N x K class indices, best first. references: N class indices.",
+            features=datasets.Features({"predictions": ranking, "references": datasets.Value("int64")}),
+        )
+
+    def _build_data_dir(self) -> str:
+        return ""  # nothing is written, so no folder is made: the cache may be read-only
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Add N rankings and N labels; an empty batch adds nothing."""
+        ranked, labels = _integers("predictions", predictions), _integers("references", references)
+        if ranked.ndim == 1 and self.columns == 1:
+            ranked = ranked[:, None]
+        if ranked.ndim != 2 or labels.ndim != 1 or len(ranked) != len(labels):
+            raise ValueError(
+                f"{self.key}: predictions are {ranked.shape}, references {labels.shape}; expected (N, {self.columns}) "
+                f"class indices, best first{', or (N,)' if self.columns == 1 else ''}, and (N,) labels"
+            )
+        if ranked.shape[1] < self.columns:
+            raise ValueError(
+                f"{self.key}: {ranked.shape[1]} classes are ranked, {self.columns} are needed; rank more "
+                f"(logits.topk({self.columns}).indices), or say num_classes={ranked.shape[1]} if there are no more"
+            )
+        if len(labels):
+            # not super(): evaluate copies this function onto the instance
+            evaluate.Metric.add_batch(self, predictions=ranked[:, : self.columns], references=labels, **kwargs)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one ranking and its label."""
+        self.add_batch(predictions=_integers("prediction", prediction)[None], references=[reference], **kwargs)
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, float]:
+        """The share of all that was added since the last time, which is then forgotten."""
+        if predictions is not None or references is not None:
+            self.add_batch(predictions=predictions, references=references)
+        if self.writer is None:
+            raise ValueError(f"{self.key} of no predictions; call add_batch first")
+        return evaluate.Metric.compute(self, **kwargs)
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        hits = np.asarray(predictions).reshape(len(references), -1) == np.asarray(references)[:, None]
+        return {self.key: int(hits.any(axis=1).sum()) / len(references)}
+
+
+class Accuracy(TopK):
+    """accuracy = #{n : the class ranked first is y_n} / N; predictions are N classes, or N rankings."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(k=1, **kwargs)
+
+
+def classification_metrics(num_classes: int) -> evaluate.CombinedEvaluations:
+    """Accuracy, and top 5 where it says something: among five classes or fewer every label is in the first five.
+
+    add_batch(predictions=ranked(logits), references=labels), then compute() -> {"accuracy": …, "top_5_accuracy": …}.
+    """
+    return evaluate.combine([Accuracy(), *([TopK(5)] if num_classes > 5 else [])])
+
+
+def confusion(predictions: Tensor, references: Tensor, num_classes: int) -> Tensor:
+    """N x C x C, int64: for each picture, how many pixels of class i (rows: the truth) were called j.
+
+    predictions, references: N x H x W class indices. Pixels labelled 255 do not count, whatever they are called.
+    """
+    called, truth = _pixels("predictions", predictions), _pixels("references", references)
+    if called.dim() != 3 or called.shape != truth.shape:
+        raise ValueError(
+            f"predictions are {tuple(called.shape)}, references {tuple(truth.shape)}; expected N x H x W classes in "
+            "both: take logits.argmax(1), at the size of the labels"
+        )
+    truth = truth.to(called.device)
+    counts = truth != IGNORE
+    for name, values in (("predictions", called), ("references", truth[counts])):
+        odd = values[(values < 0) | (values >= num_classes)]
+        if len(odd):
+            also = f", or {IGNORE} for none" if name == "references" else ""
+            raise ValueError(f"{name} hold {int(odd[0])}; expected classes 0 to {num_classes - 1}{also}")
+    count = len(called)
+    picture = torch.arange(count, device=called.device).view(-1, 1, 1).expand_as(called)
+    cell = (picture * num_classes + truth) * num_classes + called
+    return torch.bincount(cell[counts], minlength=count * num_classes**2).view(count, num_classes, num_classes)
+
+
+class MeanIoU(evaluate.Metric):
+    """IoU_c = TP / (TP + FP + FN), and its mean over the classes that occur in the truth or in the predictions.
+
+    A class that is predicted but never there has IoU 0, and counts; one that is neither is None, and does not.
+    Pixels are counted as they come: C x C numbers are held, never a prediction.
+    """
+
+    def __init__(self, num_classes: int, names: Sequence[str] | None = None, **kwargs: Any) -> None:
+        if not 1 <= num_classes <= IGNORE:
+            raise ValueError(f"mean_iou of {num_classes} classes; there may be 1 to {IGNORE}, since {IGNORE} is none")
+        names = [str(label) for label in range(num_classes)] if names is None else list(names)
+        if len(set(names)) != num_classes:
+            raise ValueError(f"mean_iou: {len(set(names))} different names for {num_classes} classes")
+        self.num_classes = num_classes
+        self.class_names = names
+        self.counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        self.seen = 0  # pictures
+        super().__init__(keep_in_memory=True, **kwargs)
+
+    def _info(self) -> evaluate.MetricInfo:
+        picture = datasets.List(datasets.List(datasets.Value("int64")))
+        return evaluate.MetricInfo(
+            description="Intersection over union of the pixels of each class, and the mean.",
+            citation="",
+            inputs_description=f"predictions, references: N x H x W class indices; references {IGNORE}: no class.",
+            features=datasets.Features({"predictions": picture, "references": picture}),
+        )
+
+    def _build_data_dir(self) -> str:
+        return ""  # as above: nothing is written
+
+    def __len__(self) -> int:
+        return self.seen
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Count the pixels of N pictures; an empty batch adds nothing."""
+        self.add_counts(
+            confusion(_pixels("predictions", predictions), _pixels("references", references), self.num_classes)
+        )
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Count the pixels of one picture, H x W."""
+        # evaluate.combine says `predictions` here too
+        one, truth = kwargs.get("predictions", prediction), kwargs.get("references", reference)
+        self.add_batch(predictions=_pixels("prediction", one)[None], references=_pixels("reference", truth)[None])
+
+    def add_counts(self, matrices: Any) -> None:
+        """Add what `confusion` counted, here or on other processes: N x C x C, or C x C."""
+        found = _pixels("matrices", matrices)
+        if found.dim() not in (2, 3) or found.shape[-2:] != self.counts.shape:
+            classes = self.num_classes
+            raise ValueError(f"mean_iou: matrices are {tuple(found.shape)}; expected N x {classes} x {classes}")
+        if found.numel() and int(found.min()) < 0:
+            raise ValueError(f"mean_iou: matrices hold {int(found.min())}; they count pixels")
+        found = found.view(-1, *self.counts.shape)
+        self.counts += found.sum(0).cpu()
+        self.seen += len(found)
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """Mean IoU, pixel accuracy and IoU by name of all that was added since the last time, then forgotten."""
+        if predictions is not None or references is not None:
+            self.add_batch(predictions=predictions, references=references)
+        counts, seen = self.counts, self.seen
+        self.counts, self.seen = torch.zeros_like(counts), 0
+        if not seen:
+            raise ValueError("mean_iou of no predictions; call add_batch first")
+        return self._compute(counts)
+
+    def _compute(self, counts: Tensor) -> dict[str, Any]:
+        hits, truth, called = (part.tolist() for part in (counts.diagonal(), counts.sum(1), counts.sum(0)))
+        if not sum(truth):
+            raise ValueError(f"mean_iou: every pixel is labelled {IGNORE}, so none has a class to be right about")
+        unions = [t + c - h for h, t, c in zip(hits, truth, called)]
+        iou = [h / union if union else None for h, union in zip(hits, unions)]
+        present = [value for value in iou if value is not None]
+        return {
+            "mean_iou": sum(present) / len(present),
+            "pixel_accuracy": sum(hits) / sum(truth),
+            "iou": dict(zip(self.class_names, iou)),
+        }
+
+
+def ranked(logits: Tensor, k: int = 5) -> Tensor:
+    """N x min(k, classes) class indices, best first; of equal logits the lower class, on every device."""
+    return torch.sort(logits, dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def _integers(name: str, values: Any) -> np.ndarray:
+    if values is None:
+        raise ValueError(f"{name} are missing")
+    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if found.size and found.dtype.kind not in "iu":
+        raise ValueError(f"{name} hold {found.dtype}; expected class indices: rank the logits first (metrics.ranked)")
+    return found.astype(np.int64)
+
+
+def _pixels(name: str, values: Any) -> Tensor:
+    """Where it is: counting on the GPU, only the counts travel."""
+    if values is None:
+        raise ValueError(f"{name} are missing")
+    if not isinstance(values, Tensor):
+        found = np.asarray(values)  # torch does not know all of numpy's integers
+        values = torch.from_numpy(found.astype(np.int64 if found.dtype.kind in "iu" else np.float64))
+    if values.numel() and (values.is_floating_point() or values.dtype == torch.bool):
+        raise ValueError(f"{name} hold {values.dtype}; expected class indices: take logits.argmax(1) first")
+    return values.detach().long()
