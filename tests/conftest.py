@@ -38,7 +38,9 @@ REPO = Path(__file__).resolve().parents[1]
 LONG = (
     "laws/test_far_device.py", "test_recipe.py", "hub/test_hub_recipe.py", "hub/test_faults.py", "laws/test_sweep.py",
     "test_report.py", "test_knobs.py", "test_imp.py", "test_sweep_recipe.py", "test_fuzz.py", "hub/test_tickets.py",
-    "test_ablate_recipe.py", "test_segment_recipe.py", "hub/test_hub_segmentation.py", "test_cli.py",
+    "test_ablate_recipe.py", "test_segment_recipe.py", "hub/test_hub_segmentation.py", "test_cli.py", "test_deeplab.py",
+    "test_transformers.py", "test_models.py", "hub/test_hub_backbones.py", "test_data.py", "test_backbones.py",
+    "test_reference_paths.py", "test_px_claim.py", "test_zeros.py", "hub/test_loopback.py", "test_ntk.py",
 )  # fmt: skip
 
 

@@ -45,8 +45,8 @@ def distances(found: dict[str, Spectrum]) -> dict[str, float]:
 
 
 def test_px_is_nearest_to_dense_at_the_initial_weights_on_digits() -> None:
-    """Twenty digits, 20 rounds: 0.35 against 0.59 for SNIP, 0.78 and 1.16."""
-    found = distances(spectra("digits", 2, 20, draws=0))
+    """Ten digits, 10 rounds: 0.39 against 0.64 for SNIP, 0.68 and 1.10."""
+    found = distances(spectra("digits", 1, 10, draws=0))
     assert all(found["px"] < 0.8 * found[other] for other in OTHERS), found
 
 
