@@ -103,7 +103,7 @@ def report_command(args: argparse.Namespace) -> None:
     from ..core.allocate import scope
     from ..core.errors import first_line
     from ..core.registry import norm_option, scorers
-    from ..core.shareable import command_line, shareable
+    from ..core.shareable import command_line
     from ..data import check_source
     from ..pruning import checked_sparsity, list_scorers
     from ..report.cache import NAME, Parts
@@ -149,7 +149,7 @@ def report_command(args: argparse.Namespace) -> None:
     except OSError as error:
         raise ValueError(f"--output {output}: cannot be made ({first_line(error)}); name another directory") from error
     found = measure(networks(asked, parts), parts, how)
-    settings = {"command": command_line(), **shareable(_settings(args, found))}
+    settings = {"command": command_line(), **_settings(args, found)}
     page = write(report(found, settings), output, beside=(NAME,))
     print(f"wrote {page}; beside it report.md, report.json, figures/ and tables/")
 
