@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import shutil
+import socket
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +31,7 @@ import hf_px.training.experiment
 from hf_px.cli import main as command
 from hf_px.training.local_settings import FOLDER, read_local
 
-ODD = ("zqhome", "zquser", "zqproject", "zqvault", "zqclinic", "zqsecret")
+ODD = ("zqhost", "zqhome", "zquser", "zqproject", "zqvault", "zqclinic", "zqsecret")
 REPO_ID = "alice/ticket"
 
 
@@ -44,6 +46,8 @@ def here(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("HF_PX_CACHE", str(home / "cache"))
     monkeypatch.setenv("ZQ", "zqsecret")  # of the environment nothing is told
+    for module, name in ((socket, "gethostname"), (platform, "node")):
+        monkeypatch.setattr(module, name, lambda: "zqhost")
     monkeypatch.chdir(home / "zqproject")
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
