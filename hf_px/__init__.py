@@ -2,7 +2,7 @@
 
 mask = hf_px.prune(model, "px", sparsity=0.982, batches=batches)
 mask.apply_(model)
-hf_px.keep(model, mask, optimizer)  # then train as usual
+hf_px.keep_zeros(model, mask, optimizer)  # then train as usual
 hf_px.Ticket(model, mask, scorer="px").push_to_hub("me/my-ticket")
 model = hf_px.from_pretrained("me/my-ticket")
 """
@@ -15,10 +15,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis import summary
+    from .analysis.summary import summary
     from .core.mask import Mask
-    from .keep_zeros import keep
+    from .prune_config import PruneConfig
     from .pruning import list_scorers, prune, score
+    from .sparse_training import keep_zeros
     from .tickets.ticket import Ticket, from_pretrained
     from .tickets.trainer_callback import KeepZeros
     from .tickets.transformers_quantizer import mask_of
@@ -27,10 +28,11 @@ __version__ = "0.1.0"
 __all__ = [
     "KeepZeros",
     "Mask",
+    "PruneConfig",
     "Ticket",
     "__version__",
     "from_pretrained",
-    "keep",
+    "keep_zeros",
     "list_scorers",
     "mask_of",
     "prune",
@@ -38,18 +40,19 @@ __all__ = [
     "summary",
 ]
 
-# name -> its module; imported on first use, so that `import hf_px` and `hf-px --help` are quick
+# name -> module, imported on first use: `import hf_px` and `hf-px --help` are quick
 _MODULE_OF = {
     "KeepZeros": "tickets.trainer_callback",
     "Mask": "core.mask",
+    "PruneConfig": "prune_config",
     "Ticket": "tickets.ticket",
     "from_pretrained": "tickets.ticket",
-    "keep": "keep_zeros",
+    "keep_zeros": "sparse_training",
     "list_scorers": "pruning",
     "mask_of": "tickets.transformers_quantizer",
     "prune": "pruning",
     "score": "pruning",
-    "summary": "analysis",
+    "summary": "analysis.summary",
 }
 
 
@@ -65,12 +68,12 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _After:
-    """Imports `ours` as soon as somebody has imported `module`, and never before.
+class _RegisterAfter:
+    """Import hook: imports `ours` right after somebody imports `module`.
 
-    transformers looks up in a registry of its own how to load a ticket, timm how to build a network: hf_px must be in
-    there by then. To import them for that would make `import hf_px` take five seconds instead of none. So the
-    registration waits until somebody imports the module that has the registry, and is done when that import is.
+    transformers loads tickets and timm builds our networks through registries of their own, where hf_px must be
+    registered. Importing both for that would make `import hf_px` take five seconds. So the registration waits until
+    somebody imports the module with the registry.
     """
 
     def __init__(self, module: str, ours: str) -> None:
@@ -79,7 +82,7 @@ class _After:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.module:
             return None
-        sys.meta_path.remove(self)  # the search below must not come back here
+        sys.meta_path.remove(self)  # or the search below would come back here
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -99,4 +102,4 @@ for _module, _ours in {
     if _module in sys.modules:
         importlib.import_module(_ours, __name__)
     else:
-        sys.meta_path.insert(0, _After(_module, _ours))
+        sys.meta_path.insert(0, _RegisterAfter(_module, _ours))

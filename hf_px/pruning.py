@@ -1,11 +1,10 @@
-"""The rounds: for t in 1..T, score θ ⊙ M, keep the best d(t) of it: M ← M & allocate(S(θ ⊙ M), d(t)).
+"""prune and score. In rounds t = 1..T: M ← M & allocate(S(θ ⊙ M), d(t)), where S scores and d(t) is the density.
 
-On one process or many: batches are shared out whole, signed scores are summed, the mask comes from rank 0.
+On several processes every batch is scored by one of them, signed scores are summed, and rank 0's mask is broadcast.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,22 +14,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from . import scorers as _scorers  # noqa: F401  registers every method
-from .core.allocate import SCHEDULES, Global, NofM, Scope, budget
-from .core.allocate import scope as named_scope
+from . import scorers as _methods  # noqa: F401  registers every method
+from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
-from .core.default import DEFAULT
 from .core.errors import DisagreementError, NonFiniteScoreError
-from .core.forward import input_shape
+from .core.head import segments
+from .core.input_shape import input_shape
 from .core.mask import Mask, MaskedWeights
+from .core.processes import gather, rank, world_size
 from .core.prunable import check_weights, finite, prunable
 from .core.registry import Scorer, ScorerRecord, Scores, scorers
+from .core.seeds import mix_seed
 from .paths import check_visible
-from .paths.collapse import check_alive, check_signal, tell_lost
+from .paths.collapse import check_alive, check_signal, warn_of_lost_layers
+from .prune_config import DEFAULT_SCORER, PruneConfig
 
 
 def list_scorers() -> list[str]:
-    """The names that `score` and `prune` know."""
+    """Names of all scorers."""
     return list(scorers)
 
 
@@ -40,108 +41,138 @@ def score(
     batches: Iterable[Any] | None = None,
     *,
     mask: Mask | None = None,
-    round: int = 1,
+    round_index: int = 1,
     seed: int = 0,
+    norm: str | None = None,
     exclude: Iterable[str] = (),
     input_size: Sequence[int] | None = None,
     accelerator: Any = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """One round of a method on the model as it is: {state_dict name: scores}, high is worth keeping.
+    """Scores of one round, {state_dict name: scores}; high scores are kept.
 
-    With a mask, of θ ⊙ M, as a later round sees it; `round` is its number, for methods that draw at random.
+    With a mask, the scores of θ ⊙ M, as a later round computes them. `round_index` is the number of that round, for
+    methods that draw random numbers. The other arguments are those of `prune`.
     """
-    record = _record(scorer, options)
+    config = PruneConfig(scorer, norm=norm, exclude=exclude, seed=seed).resolved(segments(model))
+    options = _scorer_options(config, options)
     with _placed(model, accelerator) as (model, device):
-        mask = Mask.ones(prunable(model, exclude)) if mask is None else mask
-        data = _data(model, record, batches, input_size, device)
-        return _one_round(model, record, mask.weights(model), data, _generator(seed, round), options, mask.density)
+        mask = Mask.ones(prunable(model, config.exclude)) if mask is None else mask
+        data = _data(model, config.record, batches, input_size, device)
+        generator = _generator(seed, round_index)
+        return _score_round(model, config.record, mask.weights(model), data, generator, options, mask.density)
 
 
 def prune(
     model: nn.Module,
-    scorer: str | Scorer = DEFAULT,
+    scorer: str | Scorer = DEFAULT_SCORER,
     *,
     sparsity: float | None = None,
     batches: Iterable[Any] | None = None,
     rounds: int | None = None,
     scope: str | Scope = "global",
-    schedule: str | Callable[[int, int, float], float] = "exponential",
-    seed: int = 0,
-    progress: bool = True,
-    min_per_layer: int = 0,
+    schedule: str | Schedule = "exponential",
+    norm: str | None = None,
+    keep_head: bool | None = None,
+    keep_dense: Iterable[str] = (),
     exclude: Iterable[str] = (),
-    whole: Iterable[str] = (),
+    min_per_layer: int = 0,
+    seed: int = 0,
     input_size: Sequence[int] | None = None,
     accelerator: Any = None,
-    done: tuple[int, Mask] | None = None,
+    progress: bool = True,
+    resume_from: tuple[int, Mask] | None = None,
     on_round: Callable[[int, Mask], None] | None = None,
     **options: Any,
 ) -> Mask:
-    """The mask that keeps round((1 - sparsity) · n) of the model's n prunable weights; the model stays as it was.
+    """The mask that keeps round((1 - sparsity) · n) of the model's n prunable weights. The model is not changed.
 
-    model          any torch module; timm and transformers vision models as they are
+    model          any torch module, timm and transformers vision models included
     scorer         a name from list_scorers(), or a callable like them (hf_px.core.registry.Scorer)
-    sparsity       the part of the weights to remove, in [0, 1); with an n:m scope it follows from n and m
+    sparsity       fraction of the weights to remove, in [0, 1). Default: 0.982, or what an n:m scope implies
     batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs;
                    None for methods that need no data. With several processes: the same batches on each
-    rounds         how often to score; None: the method's own default
+    rounds         how often to score. Default: the method's own
     scope          "global", "layer", "erk", or "n:m" along the input dimension, for example "2:4"
     schedule       "exponential", "linear" or "one-shot"
-    min_per_layer  no tensor keeps fewer weights than this
-    exclude        names of tensors that stay dense; they do not count
-    whole          names of tensors that keep all their weights, which do count; for scope "global". A small head is
-                   worth it: path scores may leave a class without a single weight
-    input_size     shape of one input, where neither batches nor the model tell it
+    norm           statistics of normalisation layers, for px and px-path. Default: "batch"; "flow" for px on
+                   segmentation models
+    keep_head      keep all weights of the last layer, within the count. Default: with scope "global", keep them where
+                   they are at most half of the weights that stay: path scores may leave a class without a weight
+    keep_dense     names of tensors that keep all their weights, within the count
+    exclude        names of tensors that are not pruned and do not count
+    min_per_layer  every tensor keeps at least this many weights
+    seed           seed of the method's random draws
+    input_size     shape of one input, if neither batches nor the model tell it
     accelerator    an accelerate.Accelerator: score on its device
-    on_round       called with (t, mask) after each round; `done`, such a pair, goes on after round t of an earlier
-                   call with the same arguments, and ends with the same mask
-    options        the method's own, for example norm="running" for px
+    resume_from    (t, mask) as on_round got it: continue after round t of an earlier call with the same arguments;
+                   the result is the same mask
+    on_round       called with (t, mask) after each round
+    options        the method's own, for example walks=1000 for phew
     """
-    record = _record(scorer, options)
-    where = named_scope(scope) if isinstance(scope, str) else scope
-    density = 1.0 - checked_sparsity(sparsity, where)
-    law, rounds = checked_schedule(schedule, rounds, record)
+    config = PruneConfig(
+        scorer, sparsity, rounds, scope, schedule, norm, keep_head, keep_dense, exclude, min_per_layer, seed
+    )
+    return prune_with(
+        model, config, batches, input_size=input_size, accelerator=accelerator, progress=progress,
+        resume_from=resume_from, on_round=on_round, **options,
+    )  # fmt: skip
+
+
+def prune_with(
+    model: nn.Module,
+    config: PruneConfig,
+    batches: Iterable[Any] | None = None,
+    *,
+    input_size: Sequence[int] | None = None,
+    accelerator: Any = None,
+    progress: bool = True,
+    resume_from: tuple[int, Mask] | None = None,
+    on_round: Callable[[int, Mask], None] | None = None,
+    **options: Any,
+) -> Mask:
+    """`prune` with its choices in a PruneConfig."""
+    config = config.resolved(segments(model))
+    record, rounds, scope = config.record, config.total_rounds, config.allocation
+    options = _scorer_options(config, options)
     with _placed(model, accelerator) as (model, device):
-        weights = prunable(model, exclude)
-        whole = _checked_whole(whole, weights, where)
-        _check_budget(weights, density, min_per_layer, whole)
-        where.check({name: w.shape for name, w in weights.items()}, density)
+        weights = prunable(model, config.exclude)
+        floors = _floors(config, weights, config.kept_dense(model, weights))
+        scope.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, record, batches, input_size, device)
         full = Mask.ones(weights)
-        last, mask = (0, full) if done is None else _checked_done(done, rounds, full)
+        last, mask = (0, full) if resume_from is None else _checked_resume(resume_from, rounds, full)
         memory = None
-        with _bar(rounds, progress, data, last) as bar:
+        with _progress_bar(rounds, progress, data, last) as advance:
             for t in range(last + 1, rounds + 1):
                 memory = mask.weights(model, reuse=memory)
-                scores = _one_round(model, record, memory, data, _generator(seed, t), options, density)
+                generator = _generator(config.seed, t)
+                scores = _score_round(model, record, memory, data, generator, options, config.density)
                 if t == 1:
                     check_signal(record, scores)
-                scores |= {name: torch.full_like(scores[name], torch.inf) for name in whole}
-                within = full if record.revives else mask
-                mask = _agreed(where(scores, law(t, rounds, density), within, min_per_layer))
-                bar(mask)
+                density = config.density_schedule(t, rounds, config.density)
+                mask = _broadcast(scope(scores, density, full if record.revives else mask, floors))
+                advance(mask)
                 if on_round is not None:
                     on_round(t, mask)
-        tell_lost(mask, check_alive(model, mask, data), record.name)
+        warn_of_lost_layers(mask, check_alive(model, mask, data), record.name)
         return mask
 
 
-def _one_round(
+def _score_round(
     model: nn.Module,
     record: ScorerRecord,
     weights: MaskedWeights,
     data: Batches | None,
     generator: torch.Generator,
     options: Mapping[str, Any],
-    density: float | None = None,
+    density: float,
 ) -> dict[str, Tensor]:
-    known = record.options
-    extra = {"density": density} if "density" in known and density is not None else {}
-    # a callable may draw from the global generator: what it draws must not be missed by the user's own code
+    final = {"density": density} if "density" in record.options else {}
+    # a callable may draw from torch's global generator; the user's own random numbers must not depend on that
     with torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(generator.initial_seed())
-        found = record.score(model, weights, data, generator=generator, **{**extra, **options})
+        found = record.score(model, weights, data, generator=generator, **{**final, **options})
     return _checked_scores(record, found, weights.mask)
 
 
@@ -163,88 +194,46 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
     return scores
 
 
-# before work starts
+# Checks before any work
 
 
-def _record(scorer: str | Scorer, options: Mapping[str, Any]) -> ScorerRecord:
-    if isinstance(scorer, str):
-        record = scorers[scorer]
-        unknown = sorted(set(options) - set(record.options) | set(options) & {"density"})
-        if unknown:
-            takes = ", ".join(sorted(set(record.options) - {"density"})) or "none"
-            raise TypeError(f"{unknown[0]} is not an option of prune or of scorer {record.name} (its own: {takes})")
-        return record
-    if not callable(scorer):
-        raise TypeError(f"scorer is a {type(scorer).__name__}; expected a name from list_scorers() or a callable")
-    name = getattr(scorer, "__name__", type(scorer).__name__)
-    return ScorerRecord(name, functools.partial(scorer), "", "weights", 1, "")
+def _scorer_options(config: PruneConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's own keyword arguments; one that it does not have is an error."""
+    record = config.record
+    own = sorted(set(record.options) - {"density", "norm"})  # density is set by prune, norm by the config
+    if isinstance(config.scorer, str) and (unknown := sorted(set(options) - set(own))):
+        raise TypeError(
+            f"{unknown[0]} is not an option of prune or of scorer {record.name} (its own: {', '.join(own) or 'none'})"
+        )
+    return {**options, "norm": config.norm} if config.norm is not None else dict(options)
 
 
-def checked_sparsity(sparsity: float | None, where: Scope) -> float:
-    if sparsity is None:
-        if isinstance(where, NofM):
-            return 1.0 - where.n / where.m
-        raise ValueError("sparsity is missing; for example sparsity=0.9 removes nine of ten weights")
-    if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)):
-        raise TypeError(f"sparsity is a {type(sparsity).__name__}; expected a number in [0, 1)")
-    if not 0 <= sparsity < 1:
-        hint = f"; did you mean {sparsity / 100:g}?" if 1 < sparsity < 100 else ""
-        raise ValueError(f"sparsity {sparsity:g} is outside [0, 1){hint}")
-    return float(sparsity)
-
-
-def checked_schedule(
-    schedule: str | Callable[[int, int, float], float], rounds: int | None, record: ScorerRecord
-) -> tuple[Callable[[int, int, float], float], int]:
-    if isinstance(schedule, str):
-        if schedule not in SCHEDULES:
-            raise ValueError(f"unknown schedule {schedule!r}; there are {', '.join(SCHEDULES)}")
-        if schedule == "one-shot":
-            if rounds not in (None, 1):
-                raise ValueError(f"schedule one-shot has one round, not {rounds}; leave rounds out")
-            rounds = 1
-        schedule = SCHEDULES[schedule]
-    rounds = record.rounds if rounds is None else rounds
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds is {rounds!r}; expected a whole number from 1 up")
-    return schedule, rounds
-
-
-def _checked_done(done: tuple[int, Mask], rounds: int, full: Mask) -> tuple[int, Mask]:
-    t, mask = done
+def _checked_resume(resume_from: tuple[int, Mask], rounds: int, full: Mask) -> tuple[int, Mask]:
+    t, mask = resume_from
     if not 0 <= t <= rounds:
-        raise ValueError(f"done: round {t} of {rounds}; was the earlier call given other rounds?")
+        raise ValueError(f"`resume_from`: round {t} of {rounds}; did the earlier call have other `rounds`?")
     shapes = {name: bits.shape for name, bits in mask.bits.items()}
     if shapes != {name: bits.shape for name, bits in full.bits.items()}:
-        raise ValueError("done: the mask is one for another model, or for other tensors of it")
+        raise ValueError("`resume_from`: the mask belongs to another model, or to other tensors of it")
     device = next((bits.device for bits in full.bits.values()), None)
     return t, Mask({name: mask.bits[name].to(device) for name in full.bits})
 
 
-def _checked_whole(whole: Iterable[str], weights: Mapping[str, Tensor], where: Scope) -> list[str]:
-    whole = [whole] if isinstance(whole, str) else list(whole)
-    if whole and not isinstance(where, Global):
-        raise ValueError("whole= works with scope 'global'; with others, exclude= leaves tensors out of the count")
-    if unknown := sorted(set(whole) - set(weights)):
-        raise ValueError(f"whole: {unknown[0]} is not a prunable tensor of the model")
-    return whole
-
-
-def _check_budget(weights: Mapping[str, Tensor], density: float, min_per_layer: int, whole: Sequence[str]) -> None:
+def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[str]) -> dict[str, int]:
+    """{name: least number of weights}; an error if the sparsity does not leave that many."""
     total = sum(w.numel() for w in weights.values())
-    kept = budget(total, density)
+    kept = budget(total, config.density)
     if not kept:
-        raise ValueError(f"sparsity {1 - density:g} of {total} weights keeps none; lower it")
-    if isinstance(min_per_layer, bool) or not isinstance(min_per_layer, int) or min_per_layer < 0:
-        raise ValueError(f"min_per_layer is {min_per_layer!r}; expected a whole number from 0 up")
-    rest = sum(min(min_per_layer, w.numel()) for name, w in weights.items() if name not in whole)
-    floor = rest + sum(weights[name].numel() for name in whole)
-    if floor > kept or (whole and floor == kept < total):
-        also = f" and whole={list(whole)}" if whole else ""
+        raise ValueError(f"`sparsity` {config.sparsity:g} of {total} weights keeps none; lower it")
+    floors = {name: w.numel() if name in dense else min(config.min_per_layer, w.numel()) for name, w in weights.items()}
+    least = sum(floors.values())
+    if least > kept or (dense and least == kept < total):
+        also = f" and dense {', '.join(dense)}" if dense else ""
         raise ValueError(
-            f"min_per_layer={min_per_layer}{also} keeps {floor} weights in {len(weights)} tensors, "
-            f"sparsity {1 - density:g} only {kept}"
+            f"`min_per_layer` {config.min_per_layer}{also} keep {least} weights in {len(weights)} tensors, "
+            f"`sparsity` {config.sparsity:g} only {kept}"
         )
+    return floors
 
 
 def _data(
@@ -258,7 +247,7 @@ def _data(
             raise ValueError(
                 f"{type(model).__name__} does not tell its input size; pass input_size=(3, 224, 224) or batches"
             )
-        # as many samples as a small batch, for methods that draw their own input; no memory behind them
+        # as many samples as a small batch, for methods that draw their own input; expand takes no memory for them
         data = None if shape is None else Batches([torch.ones(1, *shape).expand(16, *shape)], device, _dtype(model))
     else:
         data = Batches(batches, device, _dtype(model))
@@ -271,12 +260,12 @@ def _data(
     return data
 
 
-# where it runs
+# Devices and processes
 
 
 @contextmanager
 def _placed(model: nn.Module, accelerator: Any) -> Iterator[tuple[nn.Module, torch.device]]:
-    """The bare model, on the accelerator's device while it is scored, checked and the same on every process."""
+    """The unwrapped model on the accelerator's device, checked, and equal on every process; moved back at the end."""
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"the model is wrapped in {type(model).__name__}; prune the module inside, before wrapping it")
     if accelerator is not None:
@@ -311,30 +300,24 @@ def _cuda_devices(model: nn.Module) -> list[int]:
 
 
 def _generator(seed: int, t: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed * 1_000_003 + t) % (2**63 - 1))
-
-
-def _processes() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return torch.Generator().manual_seed(mix_seed(seed, t))
 
 
 def _check_same_weights(model: nn.Module) -> None:
-    if _processes() == 1:
+    if world_size() == 1:
         return
-    sums = {name: float(p.detach().double().sum()) for name, p in model.named_parameters()}
-    everyone: list[Any] = [None] * _processes()
-    dist.all_gather_object(everyone, sums)
-    for rank, theirs in enumerate(everyone):
-        if theirs != everyone[0]:
-            name = next((n for n in everyone[0] if theirs.get(n) != everyone[0][n]), "a parameter")
+    everyone = gather({name: float(p.detach().double().sum()) for name, p in model.named_parameters()})
+    for other, sums in enumerate(everyone):
+        if sums != everyone[0]:
+            name = next((n for n in everyone[0] if sums.get(n) != everyone[0][n]), "a parameter")
             raise DisagreementError(
-                f"{name} differs between rank 0 and rank {rank}; load or seed the model alike first"
+                f"{name} differs between rank 0 and rank {other}; load or seed the model alike on every process"
             )
 
 
-def _agreed(mask: Mask) -> Mask:
-    """Rank 0's mask on every process, and proof of it."""
-    if _processes() == 1:
+def _broadcast(mask: Mask) -> Mask:
+    """Rank 0's mask on every process; digests are compared afterwards."""
+    if world_size() == 1:
         return mask
     bits = {}
     for name, mine in mask.bits.items():
@@ -342,19 +325,17 @@ def _agreed(mask: Mask) -> Mask:
         dist.broadcast(sent, src=0)
         bits[name] = sent.bool()
     mask = Mask(bits)
-    everyone: list[Any] = [None] * _processes()
-    dist.all_gather_object(everyone, mask.digest())
-    if len(set(everyone)) > 1:
-        raise DisagreementError(f"masks differ between processes after the broadcast: {everyone}")
+    digests = gather(mask.digest())
+    if len(set(digests)) > 1:
+        raise DisagreementError(f"masks differ between processes after the broadcast: {digests}")
     return mask
 
 
 @contextmanager
-def _bar(rounds: int, progress: bool, data: Batches | None, done: int) -> Iterator[Callable[[Mask], None]]:
-    """A bar over rounds, or over batches where there is a single round; on rank 0 only."""
-    rank = dist.get_rank() if _processes() > 1 else 0
-    hidden = not progress or rank != 0
+def _progress_bar(rounds: int, progress: bool, data: Batches | None, done: int) -> Iterator[Callable[[Mask], None]]:
+    """A bar over rounds, or over batches if there is a single round; on rank 0 only."""
     total, unit = (rounds, "round") if rounds > 1 else (None, "batch")
+    hidden = not progress or rank() != 0
     with tqdm(total=total, unit=unit, desc="pruning", disable=hidden, delay=1.0, initial=done) as bar:
         if data is not None and rounds == 1:
             data.tick = bar.update

@@ -1,7 +1,7 @@
-"""What a round costs, as ratios measured in one run: python recipes/benchmark.py
+"""What a pruning round costs, as ratios measured in one run: python recipes/benchmark.py
 
-Every line compares things timed turn by turn on this machine, so that a busy moment hits all of them; the
-figure is the median over the turns of the ratio within a turn. Budgets in brackets are those of the project's plan.
+Every line compares things that are timed in alternating turns, so that a busy moment affects all of them; the figure is
+the median over turns of the ratio within a turn. Brackets hold the project's aims.
 
   px          one `px` round over the batches / two plain float32 no-grad forward passes over them     (at most 1.3)
   px-path     one `px-path` round / two such forward passes and one backward pass                      (at most 1.3)
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "ResNet-20, 32x32x100": ("resnet20", (100, 3, 32, 32)),
     "ResNet-50, 64x64x32": ("resnet50", (32, 3, 64, 64)),
 }
-DENSITY = 0.1  # of the mask that is scored: a round in the middle of pruning, not the easy first one
+DENSITY = 0.1  # of the mask that is scored: a round in the middle of pruning, not the first
 
 
 def network(name: str) -> nn.Module:
@@ -64,7 +64,7 @@ def case(name: str, batches: int) -> tuple[nn.Module, Mask, list[Tensor]]:
     model_name, shape = CASES[name]
     model, generator = network(model_name), torch.Generator().manual_seed(0)
     mask = Mask({n: torch.rand(w.shape, generator=generator) < DENSITY for n, w in prunable(model).items()})
-    # channels last for everyone: the faster layout on the CPU
+    # channels last, the faster layout on the CPU
     data = [
         torch.randn(shape, generator=generator).contiguous(memory_format=torch.channels_last) for _ in range(batches)
     ]
@@ -72,7 +72,7 @@ def case(name: str, batches: int) -> tuple[nn.Module, Mask, list[Tensor]]:
 
 
 def one_round(model: nn.Module, mask: Mask, data: list[Tensor], scorer: str) -> Callable[[], object]:
-    """What `prune` does in a round, but for allocation: mask the weights, score them."""
+    """A round of `prune` without allocation: mask the weights, score them."""
     batches, generator = Batches(data), torch.Generator().manual_seed(0)
     memory = None
 
@@ -121,7 +121,7 @@ def training_step(model: nn.Module, data: list[Tensor]) -> Callable[[], object]:
 def literal_algorithm_1(model: nn.Module, mask: Mask, data: list[Tensor]) -> Callable[[], object]:
     """Algorithm 1 as printed: copies g and h of f, h on the whole batch of ones, three forwards and a backward.
 
-    float32 and stored statistics, as printed: its values overflow on deep networks. Only its time is of interest.
+    float32 and stored statistics, as printed: its values overflow on deep networks. Only its time matters here.
     """
     f, g, h = model, copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
@@ -227,7 +227,7 @@ def speed(name: str, batches: int, turns: int, everything: bool) -> dict[str, fl
 
 
 def peak_memory(name: str, what: str) -> float:
-    """Peak resident bytes above the idle process, in a process of its own."""
+    """Peak resident bytes above the idle process, measured in a separate process."""
     command = [sys.executable, __file__, "--peak", name, what]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
@@ -235,7 +235,7 @@ def peak_memory(name: str, what: str) -> float:
 def measure_peak(name: str, what: str) -> None:
     model, mask, data = case(name, 1)
     work = one_round(model, mask, data, "px") if what == "px" else training_step(model, data)
-    forward(model, [x[:1] for x in data])()  # what the first call loads belongs to neither
+    forward(model, [x[:1] for x in data])()  # what the first call loads counts for neither
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     before = _status("VmRSS")
     work()
@@ -262,7 +262,7 @@ def measure_kernel() -> None:
 
 
 def loop(turns: int) -> dict[str, dict[str, float]]:
-    """By precision, each in a process of its own: accelerate takes one precision for all its life."""
+    """Each precision in a separate process: accelerate keeps one precision for its lifetime."""
     found = {}
     for precision in ("no", "bf16"):
         command = [sys.executable, __file__, "--loop-in", precision, "--turns", str(turns)]
@@ -277,30 +277,34 @@ def loop(turns: int) -> dict[str, dict[str, float]]:
 
 
 def measure_loop(turns: int, precision: str, steps: int = 60) -> None:
-    """Both loops in turns of an epoch; the recipe's goes on where its last one ended, and saves a checkpoint there."""
-    import prune_finetune as recipe
-
-    from hf_px.training.config import parse
-    from hf_px.training.experiment import Job
+    """Both loops in turns of an epoch; the recipe's continues where its last turn ended, and saves a checkpoint."""
+    from hf_px.core.forward import output_tensor
+    from hf_px.training.command_line import parse_options
+    from hf_px.training.experiment import Experiment
+    from hf_px.training.loop import TrainingLoop
 
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder) / "images")
-        words = f"--data {folder}/images --scorer random --dense skip --epochs 1000 --eval_epochs 1000"
-        words += f" --mixed_precision {precision} --output_dir {folder}/run"
-        kinds = (recipe.Backbone, recipe.Examples, recipe.Pruning, recipe.Training, recipe.Output)
-        backbone, examples, pruning, training, output = parse(kinds, "", words.split())
+        words = f"--data {folder}/images --scorer random --dense skip --epochs 1000 --eval-epochs 1000"
+        words += f" --mixed-precision {precision} --output-dir {folder}/run"
         with contextlib.redirect_stdout(io.StringIO()):
-            job = Job("prune_finetune", backbone, examples, training, output, pruning)
-            mask = job.mask()
+            experiment = Experiment("prune_finetune", parse_options("prune_finetune", "", words.split()))
+            mask = experiment.find_mask()
         bare = network("resnet20").train()
-        x = torch.randn(job.plan.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
-        y = torch.arange(len(x)) % len(job.data.classes)
+        x = torch.randn(experiment.plan.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+        y = torch.arange(len(x)) % len(experiment.data.classes)
         done = 0
 
         def launched() -> None:
             nonlocal done
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                recipe.train(job, "ticket", job.model, mask, start=done, stop=done + steps)
+                loop = TrainingLoop(experiment, "ticket", experiment.model, mask, start=done, stop=done + steps)
+                for images, labels in loop:  # as in recipes/prune_finetune.py
+                    with loop.accumulate():
+                        loop.backward(loop.loss(output_tensor(loop.model(images)), labels))
+                        loop.optimizer.step()
+                        loop.optimizer.zero_grad()
+                loop.finish()
             done += steps
 
         optimizer = torch.optim.SGD(bare.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -346,13 +350,13 @@ def allocation() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=15, help="how often everything is timed (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=15, help="number of turns (default %(default)s)")
     parser.add_argument("--batches", type=int, default=1, help="batches per round (default %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="threads for torch (default: its own choice)")
     parser.add_argument("--all", action="store_true", help="time one round of every scorer too")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
-    parser.add_argument("--loop", action="store_true", help="the line `loop` alone")
-    parser.add_argument("--kernel", action="store_true", help="the line `kernel` alone, as JSON")
+    parser.add_argument("--loop", action="store_true", help="only the line `loop`")
+    parser.add_argument("--kernel", action="store_true", help="only the line `kernel`, as JSON")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--loop-in", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""model_cards/examples: a run's ticket with its card and report, measured on a slice of real data that lies beside it.
+"""model_cards/examples: a run's ticket with its card and report, measured on a slice of real data beside it.
 
     HF_PX_DATA=/data python recipes/examples.py --slice
-        draw the slice anew: the first 30 test images of each class of CIFAR-10, 300 in all
+        write the slice again: the first 30 test images of each class of CIFAR-10, 300 in all
     HF_PX_DATA=/data python recipes/examples.py out/short/cells/px-path-0.982-s1 resnet20-cifar10-px-path-98
         make model_cards/examples/resnet20-cifar10-px-path-98 from a finished run; minutes, most of them for its report
 
-The card then has two accuracies: the run's own, on the whole test set, and that on the slice, which anyone who has the
-repository can measure again without a network; tests/test_examples.py does.
+The card then has two accuracies: that of the run on the whole test set, and that on the slice, which anyone can measure
+again in a clone without a network; tests/recipes/test_examples.py does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 import hf_px
 from hf_px.cli import main as hf_px_command
 from hf_px.data import TestImages, data_config, open_data
-from hf_px.training.config import run
-from hf_px.training.publish import beside
+from hf_px.training.command_line import run_recipe
+from hf_px.training.publish import files_beside
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "model_cards" / "examples"
 SLICE = EXAMPLES / "cifar10-slice"
 PER_CLASS = 30
 TITLE = "CIFAR-10, first 30 test images of each class"
-TOLD = ("base", "base_revision", "license", "scorer", "settings", "command")
+HEADER = ("base", "base_revision", "license", "scorer", "settings", "command")
 
 
 def first_of_each_class(labels: torch.Tensor, count: int) -> list[int]:
@@ -37,7 +37,7 @@ def first_of_each_class(labels: torch.Tensor, count: int) -> list[int]:
 
 
 def draw_slice() -> None:
-    """Rows of the test set as they are: the images' own bytes."""
+    """Rows of the test set, with the original bytes of the images."""
     import datasets
 
     from hf_px.data.presets import PRESETS
@@ -62,31 +62,31 @@ def right_on_slice(model: torch.nn.Module) -> tuple[int, int]:
         return int((model.eval()(x).argmax(1) == y).sum()), len(y)
 
 
-def copy_with_slice(source: Path, home: Path) -> None:
-    """The run's ticket, packed, with what lies beside it and one more line on its card."""
+def copy_with_slice(source: Path, target: Path) -> None:
+    """The run's ticket, packed, with the files beside it and one more line on its card."""
     ticket = hf_px.Ticket.from_pretrained(source)
-    told, model = ticket.config, ticket.to_model()
+    header, model = ticket.config, ticket.to_model()
     right, count = right_on_slice(model)
     measured = {
         "dataset": "uoft-cs/cifar10",
         "dataset_name": TITLE,
-        "dataset_config": "first 30 of each class",  # else the Hub takes it for another figure of the whole test set
+        "dataset_config": "first 30 of each class",  # or the Hub takes it for a second result on the whole test set
         "split": "test",
         "metric": "accuracy",
         "value": right / count,
         "note": f"{right} of {count}, in float32; beside this ticket in cifar10-slice",
         "task": "image-classification",
     }
-    known = {key: told[key] for key in TOLD if key in told}
-    hf_px.Ticket(model, ticket.mask, results=[*told.get("results", []), measured], **known).save_pretrained(
-        home, layout="packed", files=beside(source)
+    known = {key: header[key] for key in HEADER if key in header}
+    hf_px.Ticket(model, ticket.mask, results=[*header.get("results", []), measured], **known).save_pretrained(
+        target, layout="packed", files=files_beside(source)
     )
-    print(f"wrote {home}: {right} of {count} right on the slice")
+    print(f"wrote {target}: {right} of {count} right on the slice")
 
 
-def write_report(home: Path) -> None:
-    # latency is the machine's, not the ticket's
-    if hf_px_command(["report", str(home), "--output", str(home / "report"), "--skip", "latency"]):
+def write_report(target: Path) -> None:
+    # latency is a property of the machine, not of the ticket
+    if hf_px_command(["report", str(target), "--output", str(target / "report"), "--skip", "latency"]):
         raise SystemExit(1)
 
 
@@ -94,16 +94,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN", help="directory of a finished run")
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the example")
-    parser.add_argument("--slice", action="store_true", help="draw the slice anew")
-    asked = parser.parse_args()
-    if bool(asked.run) == asked.slice or (asked.run and not asked.name):
+    parser.add_argument("--slice", action="store_true", help="write the slice again")
+    args = parser.parse_args()
+    if bool(args.run) == args.slice or (args.run and not args.name):
         parser.error("give RUN and NAME, or --slice alone")
-    if asked.slice:
+    if args.slice:
         draw_slice()
     else:
-        copy_with_slice(asked.run, EXAMPLES / asked.name)
-        write_report(EXAMPLES / asked.name)
+        copy_with_slice(args.run, EXAMPLES / args.name)
+        write_report(EXAMPLES / args.name)
 
 
 if __name__ == "__main__":
-    run(lambda: sys.exit(main()))
+    run_recipe(lambda: sys.exit(main()))

@@ -1,11 +1,11 @@
-"""model_cards/RESULTS.md: its tables, from the results.json of every run that is kept under model_cards/results.
+"""model_cards/RESULTS.md: writes its tables from the results.json files under model_cards/results.
 
-    python recipes/results.py            write the tables anew
-    python recipes/results.py --check    say which are not those of the files, and exit with 1
+    python recipes/results.py            write the tables
+    python recipes/results.py --check    exit with 1 if the page is out of date
     python recipes/results.py --add out/sweep cifar10_resnet20_short
-        keep the finished runs of a sweep, results.json of each, under that name; then write the tables
+        copy results.json of the finished runs of a sweep to that name, then write the tables
 
-Words between the tables are written by hand and stay.
+The text between the tables is written by hand and stays.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from hf_px.core.files import write_atomic
-from hf_px.training.config import run as run_recipe
-from hf_px.training.run_directory import as_text
+from hf_px.training.command_line import run_recipe
+from hf_px.training.run_directory import results_bytes
 
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
 PAGE, KEPT = HOME / "RESULTS.md", HOME / "results"
@@ -36,20 +36,20 @@ Run = Mapping[str, Any]
 
 
 def runs(name: str) -> list[Run]:
-    """The finished runs that are kept under this name; each with its place beside the page."""
+    """The finished runs under this name, each with its path relative to the page."""
     paths = sorted((KEPT / name).glob("*/results.json"))
     found = [{"path": f"results/{name}/{path.parent.name}", **json.loads(path.read_text("utf-8"))} for path in paths]
     return [run for run in found if run["finished"]]
 
 
 def seeds(some: Sequence[Run]) -> str:
-    """Each a link to what the run wrote down: its command, every setting and result."""
+    """Seeds, each a link to the run's results.json with its command, settings and results."""
     by = sorted(some, key=lambda run: run["settings"]["seed"])
     return ", ".join(f"[{run['settings']['seed']}]({run['path']}/results.json)" for run in by)
 
 
 def method_of(run: Run) -> str:
-    """px:running for px by another norm than its default."""
+    """px:running for px with another norm than its default."""
     scorer, norm = run["settings"]["scorer"], run["settings"].get("norm")
     return f"{scorer}:{norm}" if scorer == "px" and norm != "batch" else scorer
 
@@ -68,19 +68,19 @@ def accuracy(run: Run, stage: str = "ticket") -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean, and the deviation of a sample where there is more than one."""
+    """Mean, and the sample deviation if there is more than one value."""
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def dense_runs(found: Sequence[Run]) -> list[Run]:
-    """One for each seed: the twin is the same for all methods, and the run that trained it has its seconds."""
+    """One run per seed: the dense twin is the same for all methods, and the run that trained it has its seconds."""
     having = sorted((run for run in found if "dense" in run["results"]), key=lambda run: "dense" in run["seconds"])
     by = {run["settings"]["seed"]: run for run in having}
     return [by[seed] for seed in sorted(by)]
 
 
 def sparse_table(name: str) -> list[str]:
-    """A row a method and sparsity: ours beside the paper's."""
+    """A row per method and sparsity: ours beside the paper's."""
     found = runs(name)
     lines = [
         "| sparsity | method | paper, 160 epochs | ours, 10 epochs | seeds | before training | layers emptied | "
@@ -105,7 +105,7 @@ def sparse_table(name: str) -> list[str]:
 
 
 def transfer_table(name: str) -> list[str]:
-    """A row a method and sparsity: a ridge head on the pruned features, then after training."""
+    """A row per method and sparsity: a ridge head on the pruned features, then after training."""
     found = runs(name)
     lines = [
         "| sparsity | method | ridge head, before training | after training | seeds | layers emptied |",
@@ -125,7 +125,7 @@ def transfer_table(name: str) -> list[str]:
 
 
 def masks_table(name: str) -> list[str]:
-    """A row a mask: what it shares with others, and what it leaves of the network, as `hf-px report` counted it."""
+    """A row per mask: its overlap with others and what it leaves of the network, as `hf-px report` measured."""
     overlap, facts = (_csv(KEPT / name / "tables" / f"{table}.csv") for table in ("overlap-of-masks", "facts"))
     others = ["px-batch", "px-running", "px-released", "px-path", "synflow-l2"]
     left = ["layers that carry nothing", "classes without a weight", "output units on a path"]
@@ -151,7 +151,7 @@ TABLES = {
 
 
 def page(text: str) -> str:
-    """The page with its tables written anew, each between <!-- table: NAME --> and <!-- end -->."""
+    """The page with new tables, each between <!-- table: NAME --> and <!-- end -->."""
 
     def table(match: re.Match[str]) -> str:
         return f"{match[1]}\n" + "\n".join(TABLES[match[2]](match[2])) + f"\n{match[3]}"
@@ -160,17 +160,18 @@ def page(text: str) -> str:
 
 
 def add(sweep: Path, name: str) -> int:
-    """Keep results.json of each finished cell, all or none; how many there are."""
+    """Copy results.json of each finished cell, all or none; returns their number."""
     if name not in TABLES or TABLES[name] is masks_table:
         known = ", ".join(table for table in TABLES if TABLES[table] is not masks_table)
         raise ValueError(f"--add {name}: no such table of runs; there are {known}")
     finished = {}
     for path in sorted((sweep / "cells").glob("*/results.json")):
         try:
-            told = json.loads(path.read_bytes())
-            if told["finished"]:
-                groups([told]), accuracy(told, "pruned"), len(told["mask"]["emptied"])  # what the tables show of it
-                finished[path.parent.name] = as_text(told)
+            results = json.loads(path.read_bytes())
+            if results["finished"]:
+                # what the tables show of it
+                groups([results]), accuracy(results, "pruned"), len(results["mask"]["emptied"])
+                finished[path.parent.name] = results_bytes(results)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}: not the results of a run ({type(error).__name__}: {error})") from error
     if not finished:
@@ -185,15 +186,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    what.add_argument("--add", nargs=2, metavar=("SWEEP", "NAME"), help="keep the finished runs of a sweep first")
-    asked = parser.parse_args()
-    if asked.add:
-        print(f"{add(Path(asked.add[0]), asked.add[1])} finished runs in {KEPT / asked.add[1]}")
+    what.add_argument("--add", nargs=2, metavar=("SWEEP", "NAME"), help="copy the finished runs of a sweep first")
+    args = parser.parse_args()
+    if args.add:
+        print(f"{add(Path(args.add[0]), args.add[1])} finished runs in {KEPT / args.add[1]}")
     before = PAGE.read_text(encoding="utf-8")
     after = page(before)
-    if asked.check:
+    if args.check:
         if before != after:
-            print(f"{PAGE} does not say what the files under {KEPT} do; run python recipes/results.py", file=sys.stderr)
+            print(f"{PAGE} is out of date with {KEPT}; run python recipes/results.py", file=sys.stderr)
         return int(before != after)
     write_atomic(PAGE, after.encode())
     return 0

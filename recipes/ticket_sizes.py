@@ -27,9 +27,10 @@ from safetensors.torch import load_file, save_file
 import hf_px
 import hf_px.tickets.ticket  # imported now, not inside the first load
 from hf_px.tickets import ticket_file
+from hf_px.tickets.card import entropy_bound
 
 LOAD = {
-    "packed tensors": lambda folder: ticket_file.read(f"{folder}/{ticket_file.PACKED}").tensors,
+    "packed tensors": lambda folder: ticket_file.read_ticket_file(f"{folder}/{ticket_file.PACKED}").tensors,
     "dense tensors": lambda folder: {n: t.clone() for n, t in load_file(f"{folder}/{ticket_file.DENSE}").items()},
     "packed model": lambda folder: hf_px.from_pretrained(folder),
     "dense model": lambda folder: timm.create_model(f"local-dir:{folder}", pretrained=True),
@@ -76,13 +77,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ticket.save_pretrained(folder)
             packed, dense = (Path(folder, name).stat().st_size for name in (ticket_file.PACKED, ticket_file.DENSE))
-            contents = ticket_file.read(Path(folder, ticket_file.PACKED))
-            bound = ticket_file.bound(contents)
+            contents = ticket_file.read_ticket_file(Path(folder, ticket_file.PACKED))
+            bound = entropy_bound(contents)
             width = next(iter(model.parameters())).element_size()
             plain = sum(t.nbytes for n, t in contents.tensors.items() if n not in contents.mask.bits)
             bitmask = plain + mask.kept * width + sum(-(-b.numel() // 8) for b in mask.bits.values())
             start = time.perf_counter()
-            ticket_file.write(Path(folder, "again"), contents)
+            ticket_file.write_ticket_file(Path(folder, "again"), contents)
             middle = time.perf_counter()
             save_file(contents.tensors, Path(folder, "again"))
             save = f"{(middle - start) * 1e3:.0f} / {(time.perf_counter() - middle) * 1e3:.0f} ms"

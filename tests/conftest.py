@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hub.loopback import LoopbackHub
 from hypothesis import settings
+from support.loopback import LoopbackHub
+from support.places import REPO, SHARED
 
 if TYPE_CHECKING:
-    from launching import Server
+    from support.launching import Server
 
 # read when huggingface_hub and datasets are imported, so set before any test file is. Whatever asks for the Hub gets
 # this one, which is empty but for what a test puts there; a token or a cache of who runs the tests must not leak in
@@ -31,16 +32,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("hf_px", deadline=None)  # how long torch takes says nothing about a law
 settings.load_profile("hf_px")
 
-REPO = Path(__file__).resolve().parents[1]
-
 
 # with few and long tests; xdist's own order has files of few tests last
 LONG = (
-    "laws/test_far_device.py", "test_recipe.py", "hub/test_hub_recipe.py", "hub/test_faults.py", "laws/test_sweep.py",
-    "test_report.py", "test_knobs.py", "test_imp.py", "test_sweep_recipe.py", "test_fuzz.py", "hub/test_tickets.py",
-    "test_ablate_recipe.py", "test_segment_recipe.py", "hub/test_hub_segmentation.py", "test_cli.py", "test_deeplab.py",
-    "test_transformers.py", "test_models.py", "hub/test_hub_backbones.py", "test_data.py", "test_backbones.py",
-    "test_reference_paths.py", "test_px_claim.py", "test_zeros.py", "hub/test_loopback.py", "test_ntk.py",
+    "laws/test_far_device.py", "recipes/test_prune_finetune.py", "recipes/test_hub_recipe.py",
+    "tickets/test_faults.py", "laws/test_sweep.py", "report/test_report.py", "recipes/test_knobs.py",
+    "recipes/test_imp.py", "recipes/test_sweep_recipe.py", "tickets/test_fuzz.py", "tickets/test_hub_tickets.py",
+    "recipes/test_ablate.py", "recipes/test_segmentation_recipe.py", "recipes/test_hub_segmentation.py",
+    "cli/test_prune.py", "models/test_deeplab.py", "tickets/test_transformers_quantizer.py", "models/test_networks.py",
+    "models/test_hub_backbones.py", "data/test_pruning_set.py", "models/test_load.py",
+    "scorers/test_reference_paths.py", "analysis/test_px_claim.py", "test_sparse_training.py",
+    "support/test_loopback.py", "analysis/test_ntk.py",
 )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def no_precision_is_left_behind() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
     """Runs recipes in processes that have imported them already; one for all files, as it takes seconds to start."""
-    from launching import Server
+    from support.launching import Server
 
     found = Server(tmp_path_factory.mktemp("server"))
     yield found
@@ -104,7 +106,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """../shared: reference numbers, CIFAR-10, trained weights. A clone does not have it."""
-    path = REPO.parent / "shared"
-    if not path.is_dir():
-        pytest.skip(f"{path} is not here: reference numbers, data sets and weights that the repository does not ship")
-    return path
+    if not SHARED.is_dir():
+        pytest.skip(f"{SHARED} is not here: reference numbers, data sets and weights that the repository does not ship")
+    return SHARED

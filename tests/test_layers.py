@@ -18,8 +18,9 @@ ORDER = [
     "figures",  # not in report/, as the card draws too
     "paths",
     "scorers",
+    "prune_config",
     "pruning",
-    "keep_zeros",
+    "sparse_training",
     "analysis",
     "models",
     "data",

@@ -1,35 +1,4 @@
-"""What a mask did to a network."""
+"""Measurements of a mask or a pruned network: NTK spectrum, width, cost, latency, scores, overlap, summary.
 
-from .cost import NO_FASTER, Cost, CostRow, Latency, cost, faster, latency, machine, verdict
-from .live import live_bits
-from .overlap import Overlap, OverlapRow, by_chance, overlap
-from .saliency import Saliency, SaliencyRow, saliency
-from .summary import LayerRow, Summary, summary
-from .width import Width, WidthRow, width
-
-# ntk.py is not here: scipy's solvers take a second to import, and a ticket loads without
-__all__ = [
-    "NO_FASTER",
-    "Cost",
-    "CostRow",
-    "Latency",
-    "LayerRow",
-    "Overlap",
-    "OverlapRow",
-    "Saliency",
-    "SaliencyRow",
-    "Summary",
-    "Width",
-    "WidthRow",
-    "by_chance",
-    "cost",
-    "faster",
-    "latency",
-    "live_bits",
-    "machine",
-    "overlap",
-    "saliency",
-    "summary",
-    "verdict",
-    "width",
-]
+Imports core, paths and scorers; nothing is imported here, because ntk.py needs scipy and tickets need only summary.py.
+"""

@@ -1,20 +1,17 @@
-"""Multiply-adds, dense · live density = sparse, and what a forward pass takes on this machine.
+"""Multiply-adds of one input: sparse = dense · live density, layer by layer.
 
-torch's FlopCounterMode counts operations by shape. Each is booked on the parameter that is one of its operands, found
-by memory and not by the module that runs: a tied weight, a module called twice and an attention's in_proj_weight, which
-a function uses, all find their owner so. Where a layer makes its weight anew (weight standardisation), that layer's
-own weight is charged. A product of two activations has no owner and counts in full.
+torch's FlopCounterMode counts operations by shape. Each operation is attributed to the parameter among its operands,
+which is found by its memory address and not by the running module: this covers tied weights, modules that are called
+twice and in_proj_weight of attention, which a function uses. If a layer computes its weight (weight standardisation),
+the operation counts for that layer's own weight. A product of two activations belongs to no parameter and counts in
+full.
 """
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import quantiles
 from typing import Any, Literal
 
 import torch
@@ -26,16 +23,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batches import Batch, Batches
-from ..core.forward import call_with, input_shape, undisturbed
+from ..core.forward import call_with, undisturbed
+from ..core.input_shape import input_shape
 from ..core.mask import Mask
 from ..core.prunable import prunable
-from .live import live_bits, total
+from ..core.text import name_list
+from .layer_counts import LayerTable, count_layers, live_bits
 
 PRODUCTS = "products of two activations"
-NO_FASTER = (
-    "no difference within the spread; unstructured zeros do not make it faster here, since dense kernels multiply them "
-    "like any number."
-)
 
 
 @dataclass(frozen=True)
@@ -49,27 +44,15 @@ class CostRow:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one input through the network. `others`: multiply-adds of what was not pruned, which count in full."""
+class Cost(LayerTable):
+    """Multiply-adds of one input. Those of `others`, which were not pruned, count in full."""
 
     rows: list[CostRow]
     others: dict[str, int]  # {parameter, or PRODUCTS: multiply-adds}
     parameters: int  # all of the model's, tied ones once
     input_size: tuple[int, ...]
-    basis: Literal["live", "kept"]  # of the sparse count
+    basis: Literal["live", "kept"]  # which weights the sparse count counts
     note: str = ""
-
-    @property
-    def prunable(self) -> int:
-        return sum(row.total for row in self.rows)
-
-    @property
-    def kept(self) -> int:
-        return sum(row.kept for row in self.rows)
-
-    @property
-    def live(self) -> int | None:
-        return total(row.live for row in self.rows)
 
     @property
     def macs_dense(self) -> int:
@@ -84,7 +67,7 @@ class Cost:
             "layers": [asdict(row) for row in self.rows],
             "others": dict(self.others),
             "parameters": self.parameters,
-            "prunable": self.prunable,
+            "prunable": self.total,
             "kept": self.kept,
             "live": self.live,
             "macs_dense": self.macs_dense,
@@ -103,43 +86,42 @@ def cost(
     batches: Iterable[Any] | None = None,
     live: Mapping[str, Tensor] | None = None,
 ) -> Cost:
-    """What one input costs; without a mask, sparse is dense. `live` saves finding the live weights again."""
+    """Without a mask, the sparse count equals the dense one. `live` is what live_bits returned, if that is known."""
     batch = _one_input(model, input_size, batches)
-    whole = mask is None
+    dense = mask is None
     mask = Mask.ones(prunable(model)) if mask is None else mask
     notes = []
-    if not whole and live is None:
-        found, why = live_bits(model, mask, None if batches is None else [batch], batch.x.shape[1:])
-        live = found
+    if not dense and live is None:
+        live, why = live_bits(model, mask, None if batches is None else [batch], batch.x.shape[1:])
         notes += [why] if why else []
     macs = multiply_adds(model, batch)
     rows = []
-    for name, bits in mask.bits.items():
-        kept, dense = int(bits.sum()), macs.pop(name, 0)
-        alive = kept if whole else None if live is None else int(live[name].sum())
-        sparse = round(dense * (kept if alive is None else alive) / bits.numel()) if bits.numel() else 0
-        rows.append(CostRow(name, kept, alive, bits.numel(), dense, sparse))
-    basis: Literal["live", "kept"] = "kept" if whole or live is None else "live"
+    for layer in count_layers(model, mask, mask.bits if dense else live):
+        macs_dense, weights = macs.pop(layer.name, 0), layer.kept if layer.live is None else layer.live
+        macs_sparse = round(macs_dense * weights / layer.total) if layer.total else 0
+        rows.append(CostRow(layer.name, layer.kept, layer.live, layer.total, macs_dense, macs_sparse))
+    basis: Literal["live", "kept"] = "kept" if dense or live is None else "live"
     if idle := [row.name for row in rows if not row.macs_dense]:
         notes.append(
-            f"no multiply-adds were counted for {_some(idle)}: unused, or used by what torch's counter does not know"
+            f"no multiply-adds were counted for {name_list(idle)}: unused, or used by an operation that torch's "
+            "counter does not know"
         )
-    if not whole and macs:
-        notes.append(f"counted in full, since no pruned tensor owns them: {_some(macs)}")
+    if not dense and macs:
+        notes.append(f"counted in full, because they use no pruned tensor: {name_list(macs)}")
     parameters = sum(p.numel() for p in model.parameters())
     return Cost(rows, macs, parameters, tuple(batch.x.shape[1:]), basis, "; ".join(notes))
 
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, batch: Batch) -> dict[str, int]:
-    """{parameter: multiply-adds that have it as an operand}, and those that have none under PRODUCTS."""
+    """{parameter: multiply-adds with it as an operand}; those without a parameter are under PRODUCTS."""
     args, kwargs = batch.call_args()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [batch.x.device] if batch.x.device.type == "cuda" else []
     fast = torch.backends.mha.get_fastpath_enabled()
     counter = FlopCounterMode(display=False)
     try:
-        # the counter has no formula for the fused encoder layer; and fused attention is not in every version's list
+        # the counter has no formula for the fused encoder layer, nor in every version one for fused attention
         torch.backends.mha.set_fastpath_enabled(False)
         with (
             undisturbed(model), torch.random.fork_rng(devices), sdpa_kernel(SDPBackend.MATH),
@@ -152,13 +134,13 @@ def multiply_adds(model: nn.Module, batch: Batch) -> dict[str, int]:
 
 
 class _Owners(TorchDispatchMode):
-    """Stands before the counter: what it counts during an operation belongs to the parameter among the operands."""
+    """Attributes what the counter counts during an operation to the parameter among the operands."""
 
     def __init__(self, model: nn.Module, counter: FlopCounterMode, running: list[nn.Module]) -> None:
         super().__init__()
         self.flops: dict[str, int] = {}
         self._counter, self._running = counter, running
-        # where each parameter lies in memory; several may be parts of one storage, so its start would not do
+        # the memory range of each parameter; several may share a storage, so its start does not identify one
         self._places = [(p.data_ptr(), p.data_ptr() + p.nbytes, name) for name, p in model.named_parameters()]
         names = {id(p): name for name, p in model.named_parameters()}
         maps = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd)
@@ -178,7 +160,7 @@ class _Owners(TorchDispatchMode):
 
     def _owner(self, args: Any, kwargs: Any) -> str:
         for tensor in tree_leaves((args, kwargs)):
-            # a bias is an operand too, of one dimension; it is added, not multiplied by
+            # a bias is an operand too, but it is added, not multiplied; it has one dimension
             if isinstance(tensor, Tensor) and tensor.dim() > 1 and (found := self._at(tensor.data_ptr())):
                 return found
         return self._of_module.get(id(self._running[-1]), PRODUCTS) if self._running else PRODUCTS
@@ -189,7 +171,7 @@ class _Owners(TorchDispatchMode):
 
 @contextmanager
 def _running() -> Iterator[list[nn.Module]]:
-    """The modules whose forward pass is under way, innermost last."""
+    """A stack of the modules that are running, innermost last."""
     stack: list[nn.Module] = []
     enter = register_module_forward_pre_hook(lambda module, args: stack.append(module))
     leave = register_module_forward_hook(lambda module, args, output: (stack.pop(), None)[1])
@@ -207,122 +189,6 @@ def _one_input(model: nn.Module, input_size: Sequence[int] | None, batches: Iter
     shape = input_shape(model) if input_size is None else tuple(input_size)
     if shape is None:
         raise ValueError(
-            f"{type(model).__name__} does not tell its input size; pass input_size=(3, 224, 224) or batches"
+            f"{type(model).__name__} declares no input size; pass `input_size`, such as (3, 224, 224), or `batches`"
         )
     return Batch(torch.ones(1, *shape, device=first.device, dtype=first.dtype))
-
-
-def _some(names: Iterable[str], most: int = 4) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-# on the clock
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Seconds of a forward pass: the median, and the quartiles as its spread."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@torch.no_grad()
-def latency(models: Mapping[str, nn.Module], x: Tensor, *, seconds: float = 2.0, least: int = 5) -> dict[str, Latency]:
-    """Time each model on `x` in eval mode, in turns: what else the machine does meanwhile hurts all of them alike.
-
-    About `seconds` for each, and at least `least` runs, after two that do not count.
-    """
-    if not models:
-        raise ValueError("latency: no model to time; pass {'dense': model, …}")
-    least = max(2, least)  # one run has no quartiles
-    taken: dict[str, list[float]] = {name: [] for name in models}
-    with _evaluating(models.values()), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
-        for model in [*models.values()] * 2:
-            _timed(model, x)
-        names, end = list(models), time.perf_counter() + seconds * len(models)
-        while len(taken[names[-1]]) < least or time.perf_counter() < end:
-            for name in names:
-                taken[name].append(_timed(models[name], x))
-            names.reverse()  # none always goes first
-    return {name: _latency(times) for name, times in taken.items()}
-
-
-def _timed(model: nn.Module, x: Tensor) -> float:
-    _synchronize(x)
-    start = time.perf_counter()
-    model(x)
-    _synchronize(x)
-    return time.perf_counter() - start
-
-
-def _synchronize(x: Tensor) -> None:
-    if x.device.type != "cpu":
-        torch.accelerator.synchronize(x.device)
-
-
-def _latency(times: Sequence[float]) -> Latency:
-    low, median, high = quantiles(times, n=4, method="inclusive")
-    return Latency(median, low, high, len(times))
-
-
-@contextmanager
-def _evaluating(models: Iterable[nn.Module]) -> Iterator[None]:
-    """Eval mode for all; not forward.undisturbed, which turns TF32 off: on the clock, as a user runs them."""
-    flags = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
-
-
-def faster(dense: Latency, sparse: Latency) -> bool | None:
-    """True or False where the quartiles of the two do not overlap; None: no difference within the spread."""
-    if sparse.high < dense.low:
-        return True
-    return False if sparse.low > dense.high else None
-
-
-def verdict(dense: Latency, sparse: Latency) -> str:
-    """One sentence on whether the zeros made it faster here."""
-    times = f"Pruned {_ms(sparse)} against dense {_ms(dense)}"
-    change = abs(sparse.median / dense.median - 1)
-    if faster(dense, sparse):
-        return (
-            f"{times}: {change:.0%} faster here, beyond the spread; dense kernels multiply zeros like any number, so "
-            "look for another cause before you count on it."
-        )
-    if faster(dense, sparse) is False:
-        return f"{times}: {change:.0%} slower here; unstructured zeros do not make dense kernels faster."
-    return f"{times}: {NO_FASTER}"
-
-
-def _ms(found: Latency) -> str:
-    return f"{1e3 * found.median:,.4g} ms ({1e3 * found.low:,.4g} to {1e3 * found.high:,.4g})"
-
-
-def machine(device: torch.device | str = "cpu") -> str:
-    """What a time was measured on: processor or GPU, threads, torch."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
-    threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' * (threads > 1)}, torch {torch.__version__}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(filter(None, named), platform.processor() or platform.machine() or "an unnamed processor")

@@ -1,4 +1,4 @@
-"""Jaccard: |A ∩ B| / |A ∪ B|, what two masks share, by layer and in all."""
+"""Jaccard index of two masks, |A ∩ B| / |A ∪ B|, for each layer and in total."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OverlapRow:
 
     @property
     def jaccard(self) -> float:
-        """1 where both are empty: they agree."""
+        """1 if both masks are empty, because they agree."""
         union = self.first + self.second - self.shared
         return self.shared / union if union else 1.0
 
@@ -32,18 +32,18 @@ class Overlap:
 
 
 def overlap(first: Mask, second: Mask) -> Overlap:
-    """An error that names the tensor, where the two are not of one model."""
-    both = first & second
+    """Masks of two different models are an error that names the tensor."""
+    shared = (first & second).bits
     return Overlap(
         [
             OverlapRow(name, int(first.bits[name].sum()), int(second.bits[name].sum()), int(bits.sum()))
-            for name, bits in both.bits.items()
+            for name, bits in shared.items()
         ]
     )
 
 
-def by_chance(first: Mask, second: Mask) -> float:
-    """The Jaccard to expect of two masks that are drawn at random with these densities: ab / (a + b - ab)."""
+def random_jaccard(first: Mask, second: Mask) -> float:
+    """Expected Jaccard index of two random masks with these densities a and b: ab / (a + b - ab)."""
     a, b = first.density, second.density
     union = a + b - a * b
     return a * b / union if union else 1.0

@@ -1,8 +1,8 @@
 """A ridge head: W, b = argmin Σ_n ‖W f(x_n) + b - y_n‖² + λ n ‖W‖², f the features before the last layer, y one-hot.
 
-What a pruned backbone still tells apart, before any training: a linear map of its features, in closed form. λ is the
-one of nine decades that does best on a fifth of the examples, held out; then all of them are fitted. Statistics of
-BatchNorm are taken anew first, as those of the dense network are not the pruned one's.
+It measures which classes a pruned backbone can still separate before any training, by a linear map in closed form. λ
+is the best of nine powers of ten on a held-out fifth of the examples; then all examples are fitted. The statistics of
+BatchNorm are measured first, because those of the dense network do not fit the pruned one.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ LAMBDAS = tuple(10.0**power for power in range(-6, 3))  # of the mean eigenvalue
 
 
 def with_ridge_head(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], classes: int) -> nn.Module:
-    """A copy of the model with statistics and head of these images; accuracy is all that its answers are good for."""
+    """A copy of the model with statistics and head fitted to these images; use its accuracy, not its probabilities."""
     model = copy.deepcopy(model)
-    head = _head(model, classes)
+    head = _linear_head(model, classes)
     recalibrate_(model, (x for x, _ in batches))
     features, labels = _features(model, head, batches), torch.cat([y for _, y in batches])
     weight, bias = ridge(features, nn.functional.one_hot(labels, classes).double(), intercept=head.bias is not None)
     with torch.no_grad():
         head.weight.copy_(weight)
         if head.bias is not None:
-            # less their mean, which moves all answers alike: 0.1 + 0.0001 and 0.1 are one number in bfloat16
+            # without their mean, which shifts all logits alike: bfloat16 cannot tell 0.1 + 0.0001 from 0.1
             head.bias.copy_(bias - bias.mean())
     return model
 
 
 def ridge(x: Tensor, y: Tensor, *, intercept: bool = True, lambdas: Sequence[float] = LAMBDAS) -> tuple[Tensor, Tensor]:
-    """(W, b) for rows x and y; every fifth row chooses λ."""
+    """(W, b) for rows x and y; every fifth row is held out to choose λ."""
     held = torch.arange(len(x)) % 5 == 4
     best = lambdas[0]
     if held.any() and len(lambdas) > 1:
         found = _solutions(x[~held], y[~held], lambdas, intercept)
         right = [int(((x[held] @ w.mT + b).argmax(1) == y[held].argmax(1)).sum()) for w, b in found]
-        # of equals the largest: the simplest map
+        # among equals the largest λ, which gives the simplest map
         best = max(zip(right, lambdas))[1]
     return _solutions(x, y, [best], intercept)[0]
 
 
 def _solutions(x: Tensor, y: Tensor, lambdas: Sequence[float], intercept: bool) -> list[tuple[Tensor, Tensor]]:
-    """For each λ, from one eigendecomposition: (C + λI)⁻¹ = V (Λ + λ)⁻¹ Vᵀ."""
+    """(W, b) for each λ, from one eigendecomposition: (C + λI)⁻¹ = V (Λ + λ)⁻¹ Vᵀ."""
     x, y = x.double(), y.double()
     mean_x, mean_y = (part.mean(0) if intercept else torch.zeros_like(part[0]) for part in (x, y))
     x, y = x - mean_x, y - mean_y
     values, vectors = torch.linalg.eigh(x.mT @ x / len(x))
-    scale = values.mean().clamp(min=torch.finfo(values.dtype).tiny)  # all features may be dead
+    scale = values.mean().clamp(min=torch.finfo(values.dtype).tiny)  # all features may be zero
     toward = vectors.mT @ (x.mT @ y / len(x))
     found = []
     for each in lambdas:
@@ -64,12 +64,12 @@ def _solutions(x: Tensor, y: Tensor, lambdas: Sequence[float], intercept: bool) 
 
 @torch.no_grad()
 def recalibrate_(model: nn.Module, images: Iterable[Tensor]) -> None:
-    """Running statistics of BatchNorm: the mean over these batches, in place of what was stored."""
+    """Replace the running statistics of BatchNorm by their mean over these batches."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a plain average
+        norm.momentum = None  # None makes torch compute a plain average
     if norms:
         with undisturbed(model, batch_statistics=True):
             for x in images:
@@ -78,20 +78,20 @@ def recalibrate_(model: nn.Module, images: Iterable[Tensor]) -> None:
         norm.momentum = momentum
 
 
-def _head(model: nn.Module, classes: int) -> nn.Linear:
+def _linear_head(model: nn.Module, classes: int) -> nn.Linear:
     named = head_of(model)
     head = model.get_submodule(named[0].rpartition(".")[0]) if len(named) == 1 else None
     if not isinstance(head, nn.Linear) or head.out_features != classes:
         raise ValueError(
-            f"a ridge head takes the place of one linear layer of {classes} outputs; this model's head is "
-            f"{', '.join(named) or 'nowhere to be found'}"
+            f"a ridge head replaces one linear layer with {classes} outputs; the head of this model is "
+            f"{', '.join(named) or 'unknown'}"
         )
     return head
 
 
 @torch.no_grad()
 def _features(model: nn.Module, head: nn.Linear, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """What the head sees."""
+    """The inputs of the head."""
     seen: list[Tensor] = []
 
     def note(module: nn.Module, inputs: Any) -> None:

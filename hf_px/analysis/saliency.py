@@ -1,4 +1,4 @@
-"""Scores by layer, as five quantiles, and the threshold between the weights that stay and those that go."""
+"""Scores of a pruning round: five quantiles for each layer, and the threshold between kept and removed weights."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from torch import Tensor
 from ..core.mask import Mask
 from ..core.prunable import finite
 
-Quantiles = tuple[float, float, float, float, float]  # least, a quarter, the middle, three quarters, most
-_MOST = 2**20  # entries to sort in a layer; of larger ones every n-th, as torch.quantile asks
+Quantiles = tuple[float, float, float, float, float]  # minimum, quartile, median, quartile, maximum
+_MOST = 2**20  # scores per layer; torch.quantile refuses large tensors, so of a larger layer every n-th score is taken
 
 
 @dataclass(frozen=True)
 class SaliencyRow:
     name: str
-    scored: int  # weights that took part
-    kept: int  # of those
-    zero: int  # scored exactly 0
-    quantiles: Quantiles | None  # of what took part; None: nothing did
+    scored: int  # weights that the round scored
+    kept: int  # those of them that it kept
+    zero: int  # those with a score of exactly 0
+    quantiles: Quantiles | None  # None: nothing was scored
 
 
 @dataclass(frozen=True)
 class Saliency:
     rows: list[SaliencyRow]
-    threshold: float | None  # the least score that stays; None where nothing went: the scores then tell of no cut
-    clean: bool  # no score that goes is above one that stays: one threshold tells them apart
+    threshold: float | None  # the lowest score that was kept; None if nothing was removed
+    clean: bool  # one threshold separates kept from removed scores
 
     def to_dict(self) -> dict[str, Any]:
         return {"layers": [asdict(row) for row in self.rows], "threshold": self.threshold, "clean": self.clean}
 
 
 def saliency(scores: Mapping[str, Tensor], before: Mask, after: Mask) -> Saliency:
-    """What a round saw and did: scores of the weights in `before`, of which those in `after` stay."""
-    if lacking := [name for name in before.bits if name not in scores or name not in after.bits]:
-        raise ValueError(f"{lacking[0]}: is in the mask, but has no score, or is not in the mask after; of one model?")
+    """`scores` are of the weights in `before`; the round kept those in `after`."""
+    if missing := [name for name in before.bits if name not in scores or name not in after.bits]:
+        raise ValueError(f"{missing[0]}: in `before`, but not in `scores` or not in `after`; are they of one model?")
     rows = []
-    least, most_gone, gone = math.inf, -math.inf, 0
+    lowest_kept, highest_removed, removed_count = math.inf, -math.inf, 0
     for name, bits in before.bits.items():
         s, stays = scores[name].detach().double(), after.bits[name].to(bits.device)
         if bool((stays & ~bits).any()) or not finite(s):
-            raise ValueError(f"{name}: weights come back after the round, or scores hold inf or nan")
+            raise ValueError(f"{name}: `after` keeps a weight that `before` does not, or a score is inf or nan")
         part, kept = s[bits].cpu(), s[bits & stays].cpu()
-        lost = s[bits & ~stays].cpu()
+        removed = s[bits & ~stays].cpu()
         rows.append(SaliencyRow(name, part.numel(), kept.numel(), int((part == 0).sum()), _quantiles(part)))
-        least = min(least, float(kept.min())) if kept.numel() else least
-        most_gone = max(most_gone, float(lost.max())) if lost.numel() else most_gone
-        gone += lost.numel()
-    return Saliency(rows, least if gone and math.isfinite(least) else None, most_gone <= least)
+        lowest_kept = min(lowest_kept, float(kept.min())) if kept.numel() else lowest_kept
+        highest_removed = max(highest_removed, float(removed.max())) if removed.numel() else highest_removed
+        removed_count += removed.numel()
+    threshold = lowest_kept if removed_count and math.isfinite(lowest_kept) else None
+    return Saliency(rows, threshold, highest_removed <= lowest_kept)
 
 
 def _quantiles(part: Tensor) -> Quantiles | None:

@@ -1,7 +1,7 @@
-"""J = ∂f(X; θ ⊙ M) / ∂θ ⊙ M, N·K rows and a column a parameter that is left: by blocks of columns, as J u, as Jᵀ v.
+"""J = ∂f(X; θ ⊙ M) / ∂θ ⊙ M, with N·K rows and one column per remaining parameter: its columns, J u and Jᵀ v.
 
-f is taken image by image: statistics of BatchNorm are constants, measured on X through this very network
-(norm "batch": what training sees at its first step) or the stored ones ("running").
+f is evaluated image by image, with the statistics of BatchNorm as constants: measured on X through this network
+(norm="batch", as training sees them at its first step) or the stored ones ("running").
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..core.forward import batch_statistics, call, twice_differentiable, undistu
 from ..core.mask import Mask
 from ..core.prunable import prunable
 
-Norm = Literal["batch", "running"]
+NormStatistics = Literal["batch", "running"]
 Over = Literal["all", "weights"]
 Vector = Mapping[str, Tensor]
-_CHUNK = 64 * 2**20  # bytes of derivatives at a time: measured on ResNet-20, larger chunks are no faster
+_CHUNK = 64 * 2**20  # bytes of derivatives at a time; on ResNet-20 larger chunks are not faster
 
 
 class Tangent:
-    """A network at one point θ ⊙ M, linear around it. `values` replace the model's own parameters, by name."""
+    """A network linearised at θ ⊙ M. `values` replace the model's own parameters, by name."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class Tangent:
         mask: Mask | None = None,
         *,
         values: Mapping[str, Tensor] | None = None,
-        norm: Norm = "batch",
+        norm: NormStatistics = "batch",
         over: Over = "all",
         memory: int = 2**31,
     ) -> None:
         mask = Mask.ones(prunable(model)) if mask is None else mask
-        mask.tensors_of(model)  # an error where they do not fit
+        mask.tensors_of(model)  # raises if the mask does not fit
         for prefix, module in model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
                 raise UnsupportedModelError(
-                    f"{prefix}: keeps no running statistics, so that one image's output depends on the others; "
+                    f"{prefix}: has no running statistics, so the output for an image depends on the others; "
                     "build the model with track_running_stats=True"
                 )
         own = {name: p.detach() for name, p in model.named_parameters() if p.is_floating_point()}
@@ -57,15 +57,15 @@ class Tangent:
         own = {name: p * mask.bits[name].to(p) if name in mask.bits else p for name, p in own.items()}
         free = [name for name in own if name in mask.bits or (over == "all" and name not in frozen)]
         if not free:
-            raise ValueError("no parameter of the model is prunable or trains; its tangent kernel is empty")
+            raise ValueError("no parameter of the model is prunable or trainable, so its tangent kernel is empty")
         self.model, self.memory = model, memory
-        self._graph: int | None = None  # bytes that the graph of one image takes, once measured
+        self._graph: int | None = None  # bytes of the graph of one image, once measured
         self.free = {name: own[name] for name in free}
         self.device = next(iter(self.free.values())).device
         self.batch = _all_of(batches, self.device, next(iter(self.free.values())).dtype)
-        self.still = {name: p for name, p in own.items() if name not in self.free}
+        self.fixed = {name: p for name, p in own.items() if name not in self.free}
         if norm == "batch":
-            self.still |= batch_statistics(model, own, self.batch)
+            self.fixed |= batch_statistics(model, own, self.batch)
         self.kept = {
             name: mask.bits[name].to(self.device).flatten().nonzero().flatten() if name in mask.bits else None
             for name in self.free
@@ -86,14 +86,14 @@ class Tangent:
         return self.free[name].numel() if kept is None else len(kept)
 
     def _image(self, free: Vector, x: Tensor) -> Tensor:
-        return call(self.model, {**self.still, **free}, self.batch.row(), x[None]).flatten()
+        return call(self.model, {**self.fixed, **free}, self.batch.row(), x[None]).flatten()
 
     def _images(self, free: Vector, x: Tensor) -> Tensor:
-        return call(self.model, {**self.still, **free}, self.batch.row(), x).flatten()
+        return call(self.model, {**self.fixed, **free}, self.batch.row(), x).flatten()
 
     def block(self, start: int, stop: int, tick: Callable[[int], Any] = lambda n: None) -> Tensor:
-        """Columns start to stop of J: ∂f/∂θ of each image and output by torch.func, in chunks of images."""
-        parts: list[tuple[str, Tensor]] = []  # the tensors that these columns are of, and which of their entries
+        """Columns `start` to `stop` of J, computed by torch.func in chunks of images."""
+        parts: list[tuple[str, Tensor]] = []  # tensors that these columns belong to, and which of their entries
         first = 0
         for name, p in self.free.items():
             count = self._count(name)
@@ -106,7 +106,9 @@ class Tangent:
         rest = {name: p for name, p in self.free.items() if name not in some}
         size = sum(p.numel() for p in some.values()) * 4
         chunk = max(1, _CHUNK // (size * self.outputs))
-        at_once = max(1, min(self.outputs, self.memory // 8 // size))  # outputs, where one image's are too many
+        at_once = max(
+            1, min(self.outputs, self.memory // 8 // size)
+        )  # outputs at a time, if those of one image are too many
         jacobian = vmap(jacrev(lambda free, x: self._image({**rest, **free}, x), chunk_size=at_once), in_dims=(None, 0))
         found = torch.empty(self.rows, stop - start, dtype=self.batch.x.dtype, device=self.device)
         row = 0
@@ -123,7 +125,7 @@ class Tangent:
         return found
 
     def back(self, v: Tensor) -> dict[str, Tensor]:
-        """Jᵀ v, by name; pruned entries are 0."""
+        """Jᵀ v by parameter name; pruned entries are 0."""
         total = {name: torch.zeros_like(p) for name, p in self.free.items()}
         with self._ready():
             for x, part in self._paired(v):
@@ -133,7 +135,7 @@ class Tangent:
         return {name: self._masked(name, g) for name, g in total.items()}
 
     def forth(self, u: Vector) -> Tensor:
-        """J u: a derivative in one direction, forward."""
+        """J u, the derivative in direction u."""
         found = []
         u = {name: self._masked(name, u[name]) for name in self.free}
         with self._ready(), torch.no_grad():
@@ -154,7 +156,7 @@ class Tangent:
         return list(zip(self.batch.x.split(chunk), v.to(self.batch.x).split(chunk * self.outputs)))
 
     def _at_once(self) -> int:
-        """How many images' graphs fit in memory: measured on one."""
+        """Number of images whose graphs fit in memory, measured on one image."""
         if self._graph is None:
             saved: dict[int, int] = {}
 
@@ -171,17 +173,17 @@ class Tangent:
     @contextmanager
     def _ready(self) -> Iterator[None]:
         with undisturbed(self.model), twice_differentiable(), warnings.catch_warnings():
-            # torch's own, of its first jvp and of operations that vmap takes one by one: nothing to be done about
+            # torch warns at its first jvp, and of operations that vmap runs one by one; we can avoid neither
             warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             yield
 
 
 def _all_of(batches: Iterable[Any], device: torch.device, dtype: torch.dtype) -> Batch:
-    """All images as one batch: a kernel is of all of them with each other."""
+    """All images as one batch, because the kernel compares each image with every other."""
     found = list(Batches(batches, device, dtype))
     if not found:
-        raise ValueError("batches is empty; pass at least one batch of inputs")
+        raise ValueError("`batches` is empty; pass at least one batch of inputs")
     if len({batch.x.shape[1:] for batch in found}) > 1:
-        raise ValueError("batches: images of different sizes; a kernel needs them all of one")
+        raise ValueError("`batches` has images of different sizes; a kernel needs one size")
     return replace(found[0], x=torch.cat([batch.x for batch in found]), labels=None)

@@ -1,4 +1,4 @@
-"""Words of the command line that become things: a command, a device, a whole number."""
+"""Parts that several commands share: the parser of a command, groups of flags, the device."""
 
 from __future__ import annotations
 
@@ -6,27 +6,69 @@ import argparse
 from typing import Any
 
 from ..core.errors import first_line
+from ..core.options import HelpFormatter, whole_number
 
 
 def add_command(
-    commands: Any, name: str, text: str, run: Any, *, epilog: str, description: str = ""
+    commands: Any, name: str, summary: str, run: Any, *, examples: str, description: str = ""
 ) -> argparse.ArgumentParser:
-    """A command's parser: what `hf-px --help` says of it, what its own help says, and the function that runs it."""
+    """Add a command: `summary` is its line in `hf-px --help`, `run` the function that runs it."""
     command: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=text,
-        description=description or f"{text[0].upper()}{text[1:]}.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help=summary,
+        description=description or f"{summary[0].upper()}{summary[1:]}.",
+        epilog=examples,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    command.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    command.add_argument("--traceback", action="store_true", help="show the traceback of an error")
     command.set_defaults(run=run)
     return command
 
 
-def device_of(text: str | None) -> Any:
-    """The device that is meant, tried out; without a word a GPU if there is one."""
+def add_model_flags(group: Any) -> None:
+    """Flags that say how a named model is loaded."""
+    group.add_argument(
+        "--pretrained",
+        action=argparse.BooleanOptionalAction,
+        help="load trained weights (default: yes if the name says which, as resnet50.tv_in1k, org/name and directories "
+        "do; no for a bare architecture)",
+    )
+    group.add_argument(
+        "--architecture",
+        metavar="NAME",
+        help="architecture of a weights file: a timm name, or one of `hf-px backbones`, whose files are converted",
+    )
+    group.add_argument("--revision", metavar="REV", help="commit, tag or branch of a model on the Hub")
+    group.add_argument(
+        "--num-classes", type=whole_number(1), metavar="N", help="give the model a new head of N classes"
+    )
+    group.add_argument("--device", help="cpu, cuda, cuda:1, … (default: cuda if there is one)")
+
+
+def add_data_flags(group: Any, data: str) -> None:
+    """Flags that name the pruning set; `data` is the help of --data."""
+    group.add_argument("--data", metavar="SOURCE", help=data)
+    group.add_argument(
+        "--per-class",
+        type=whole_number(1),
+        default=10,
+        metavar="N",
+        help="examples per class to prune by (default: 10)",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=whole_number(1),
+        metavar="N",
+        help="batch size of the pruning set (default: 100; 8 for images with label maps)",
+    )
+    group.add_argument("--split", default="train", help="split of the data set (default: train)")
+    group.add_argument("--image-column", metavar="NAME", help="(default: image or img)")
+    group.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
+
+
+def usable_device(text: str | None) -> Any:
+    """The torch device of that name, tried out; by default a GPU if there is one."""
     import torch
 
     try:
@@ -35,18 +77,3 @@ def device_of(text: str | None) -> Any:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
     return device
-
-
-def at_least(least: int) -> Any:
-    """For argparse: a whole number from `least` up."""
-
-    def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is too small; at least {least}")
-        return value
-
-    return number

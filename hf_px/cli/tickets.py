@@ -1,4 +1,4 @@
-"""What the command line does with tickets: info, predict, verify, push, convert, diff; on a directory or a repo."""
+"""Commands for tickets in a directory or on the Hub: info, predict, verify, push, convert, diff."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..core.text import text_table
 from .arguments import add_command
 
 LAYOUTS = ("both", "packed", "dense", "mask-only")
@@ -16,7 +17,7 @@ _EXAMPLES = {
     "predict": "  hf-px predict me/resnet50-px-98 photo.jpg\n"
     "      the five likeliest classes\n"
     "  hf-px predict out/deeplab-voc street.jpg --output seen.png\n"
-    "      of a segmenter: a picture with each class in its colour, and how much of the photo it takes",
+    "      a segmentation model: an image with each class in its colour, and the share of each class",
     "verify": "  hf-px verify me/resnet50-px-98 --revision v1",
     "push": "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
     "      log in first with `hf auth login`, or set HF_TOKEN",
@@ -27,25 +28,26 @@ _EXAMPLES = {
 
 
 def add_to(commands: Any) -> None:
-    """Add the parsers of these commands."""
-    info = _command(commands, "info", "show what a ticket says of itself", info_command)
+    info = _command(commands, "info", "show the header of a ticket and its layers", info_command)
     info.add_argument("ticket", metavar="TICKET", help=_WHERE)
     _revision(info)
     info.add_argument("--json", action="store_true", help="as JSON, for programs")
 
-    predict = _command(commands, "predict", "show what a ticket sees in a picture", predict_command)
+    predict = _command(commands, "predict", "predict the classes in an image with a ticket", predict_command)
     predict.add_argument("ticket", metavar="TICKET", help=_WHERE)
-    predict.add_argument("image", metavar="IMAGE", type=Path, help="a JPEG, PNG or other picture")
+    predict.add_argument("image", metavar="IMAGE", type=Path, help="a JPEG, PNG or other image")
     predict.add_argument(
         "--output",
         metavar="FILE.png",
         type=Path,
-        help="of a segmenter: where its picture goes (default: IMAGE's name with -segmented.png, in this directory)",
+        help="image of a segmentation model's classes (default: IMAGE's name with -segmented.png, in this directory)",
     )
     _revision(predict)
-    predict.add_argument("--top", metavar="K", type=int, help="the K first classes (default: 5; a segmenter's: all)")
+    predict.add_argument(
+        "--top", metavar="K", type=int, help="number of classes to show (default: 5; all for a segmentation model)"
+    )
     predict.add_argument("--json", action="store_true", help="as JSON, for programs")
-    predict.add_argument("--force", action="store_true", help="replace the output if it is there already")
+    predict.add_argument("--force", action="store_true", help="replace the output if it exists")
 
     verify = _command(
         commands, "verify", "check a ticket: digest, counts, finite values, zeros, copies", verify_command
@@ -53,17 +55,17 @@ def add_to(commands: Any) -> None:
     verify.add_argument("ticket", metavar="TICKET", help=_WHERE)
     _revision(verify)
 
-    push = _command(commands, "push", "put a ticket on the Hub, with its card", push_command)
+    push = _command(commands, "push", "push a ticket to the Hub, with its card", push_command)
     push.add_argument("ticket", metavar="TICKET", help=_WHERE)
-    push.add_argument("repo", metavar="REPO", help="owner/name; made if it is not there")
+    push.add_argument("repo", metavar="REPO", help="owner/name; created if it does not exist")
     push.add_argument("--private", action="store_true", help="make the repo private; refused if it is public already")
     push.add_argument("--layout", choices=LAYOUTS, default="both", help="(default: both, which any reader loads)")
-    push.add_argument("--branch", metavar="NAME", help="push to this branch, made if it is not there (default: main)")
-    push.add_argument("--message", metavar="TEXT", help="of the commit")
+    push.add_argument("--branch", metavar="NAME", help="push to this branch, created if needed (default: main)")
+    push.add_argument("--message", metavar="TEXT", help="commit message")
 
     convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
     convert.add_argument("ticket", metavar="TICKET", help=_WHERE)
-    convert.add_argument("output", metavar="DIR", type=Path, help="where to; may be the ticket's own directory")
+    convert.add_argument("output", metavar="DIR", type=Path, help="output directory; may be the ticket's own")
     convert.add_argument("--layout", choices=LAYOUTS, required=True, help="; ".join(_LAYOUT_HELP))
     _revision(convert)
 
@@ -76,13 +78,13 @@ def add_to(commands: Any) -> None:
 _LAYOUT_HELP = (
     "both: packed, and a dense copy for readers without hf_px",
     "packed: the small file alone",
-    "dense: zeros and all",
-    "mask-only: no weights, the base's are fetched on loading",
+    "dense: all weights, zeros included",
+    "mask-only: no weights, those of the base model are downloaded on loading",
 )
 
 
 def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    return add_command(commands, name, text, run, epilog=f"examples:\n{_EXAMPLES[name]}")
+    return add_command(commands, name, text, run, examples=f"examples:\n{_EXAMPLES[name]}")
 
 
 def _revision(command: argparse.ArgumentParser) -> None:
@@ -93,34 +95,34 @@ def info_command(args: argparse.Namespace) -> None:
     from ..tickets.ticket import Ticket
 
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
-    told, mask = ticket.config, ticket.mask
+    header, mask = ticket.config, ticket.mask
     if args.json:
         layers = {name: {"kept": int(b.sum()), "total": b.numel()} for name, b in mask.bits.items()}
-        print(json.dumps({**told, "digest": mask.digest(), "layers": layers}, indent=1, ensure_ascii=False))
+        print(json.dumps({**header, "digest": mask.digest(), "layers": layers}, indent=1, ensure_ascii=False))
         return
-    model = told["model"]
+    model = header["model"]
     name = model.get("architecture") or (model.get("architectures") or [model.get("custom")])[0]
-    sparsity = told.get("sparsity", {})
+    sparsity = header.get("sparsity", {})
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
-    settings = ", ".join(f"{key} {value}" for key, value in told.get("settings", {}).items())
+    settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
     rows = [
         ("model", name),
-        ("base", " at ".join(filter(None, [told.get("base"), told.get("base_revision")]))),
-        ("licence", told.get("license")),
-        ("method", ": ".join(filter(None, [told.get("scorer"), settings]))),
-        ("command", told.get("command")),
+        ("base", " at ".join(filter(None, [header.get("base"), header.get("base_revision")]))),
+        ("licence", header.get("license")),
+        ("method", ": ".join(filter(None, [header.get("scorer"), settings]))),
+        ("command", header.get("command")),
         ("sparsity", f"{mask.sparsity:.4%} nominal{effective}; {mask.kept:,} of {mask.total:,} kept"),
         ("digest", mask.digest()),
-        ("versions", ", ".join(f"{key} {value}" for key, value in told.get("versions", {}).items())),
+        ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
     ]
-    for result in told.get("results", []):
+    for result in header.get("results", []):
         split = f" {result['split']}" if "split" in result else ""
         part = f", {result['dataset_config']}" if "dataset_config" in result else ""
         dense = f" (dense {result['dense']})" if "dense" in result else ""
         rows.append(("result", f"{result['metric']} {result['value']}{dense} on {result['dataset']}{split}{part}"))
     print("\n".join(f"{key:9} {value}" for key, value in rows if value))
     print()
-    _table(
+    _print_table(
         ("layer", "shape", "kept", "of", "density"),
         [
             (n, "x".join(map(str, b.shape)), f"{int(b.sum()):,}", f"{b.numel():,}", f"{float(b.float().mean()):.2%}")
@@ -133,54 +135,57 @@ def predict_command(args: argparse.Namespace) -> None:
     from ..core.files import write_atomic
     from ..core.head import segments
     from ..data.segmentation.overlay import png
-    from ..models.remote import Source, full
-    from ..tickets.predict import class_names, classify, drawn, expects, read_image, segment, shares, task_told
+    from ..models.remote import Source, disk_error
+    from ..tickets import predict
+    from ..tickets.predict import class_names, read_image
     from ..tickets.ticket import Ticket
 
-    # what can be refused without the ticket, is; then by its config.json, before the weights are fetched
+    # checks without the ticket first, then by its config.json, before the weights are downloaded
     if args.top is not None and args.top < 1:
         raise ValueError(f"--top {args.top}: at least 1")
     image = read_image(args.image)
     if args.output is not None:
         _check_output(args.output, args.image, args.force)
     source = Source.of(args.ticket, revision=args.revision)
-    task = task_told(source)
+    task = predict.ticket_task(source)
     if task == "image-classification" and args.output is not None:
-        raise ValueError(f"--output {args.output}: {args.ticket} is a classifier and draws nothing; leave --output out")
+        raise ValueError(f"--output {args.output}: {args.ticket} is a classifier, which makes no image; leave it out")
     output = args.output or Path(f"{args.image.stem}-segmented.png")
     if task == "image-segmentation":
         _check_output(output, args.image, args.force)
 
     # at the commit that config.json came from
     model = Ticket.from_pretrained(args.ticket, revision=source.revision).to_model()
-    images = expects(source, model)
-    told: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
+    images = predict.ticket_images(source, model)
+    answer: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
     if not segments(model):
-        best = classify(model, image, images, args.top or 5)
-        _tell(args, told | {"task": "image-classification"}, "probability", best)
+        best = predict.classify(model, image, images, args.top or 5)
+        _print_classes(args, answer | {"task": "image-classification"}, "probability", best)
         return
     _check_output(output, args.image, args.force)
-    labels, names = segment(model, image, images), class_names(model)
+    labels, names = predict.segment(model, image, images), class_names(model)
     try:
-        write_atomic(output, png(drawn(image, labels, names)))
+        write_atomic(output, png(predict.draw_segmentation(image, labels, names)))
     except OSError as error:
-        raise full(error, output.parent) from error
-    there = [(name, share) for _, name, share in shares(labels, names)][: args.top]
-    _tell(args, told | {"task": "image-segmentation", "output": str(output)}, "share", there)
+        raise disk_error(error, output.parent) from error
+    there = [(name, share) for _, name, share in predict.class_shares(labels, names)][: args.top]
+    _print_classes(args, answer | {"task": "image-segmentation", "output": str(output)}, "share", there)
 
 
-def _tell(args: argparse.Namespace, told: dict[str, Any], measure: str, found: list[tuple[str, float]]) -> None:
+def _print_classes(
+    args: argparse.Namespace, answer: dict[str, Any], measure: str, found: list[tuple[str, float]]
+) -> None:
     if args.json:
         classes = [{"class": name, measure: value} for name, value in found]
-        print(json.dumps({**told, "classes": classes}, indent=1, ensure_ascii=False))
+        print(json.dumps({**answer, "classes": classes}, indent=1, ensure_ascii=False))
         return
-    _table(("class", measure), [(name, f"{value:.2%}") for name, value in found])
-    if "output" in told:
-        print(f"\nwrote {told['output']}")
+    _print_table(("class", measure), [(name, f"{value:.2%}") for name, value in found])
+    if "output" in answer:
+        print(f"\nwrote {answer['output']}")
 
 
 def _check_output(output: Path, image: Path, force: bool) -> None:
-    """See that the picture can be written, before the work."""
+    """Refuse an output that cannot be written, before the work."""
     if output.suffix.lower() != ".png":
         raise ValueError(f"--output {output}: a PNG is written; name it {output.stem}.png")
     if not output.parent.is_dir():
@@ -188,9 +193,9 @@ def _check_output(output: Path, image: Path, force: bool) -> None:
     if output.is_dir():
         raise ValueError(f"--output {output}: is a directory; name a file in it")
     if output.exists() and output.samefile(image):
-        raise ValueError(f"--output {output}: is the picture itself, which would be lost; choose another name")
+        raise ValueError(f"--output {output}: is the input image, which would be lost; choose another name")
     if output.exists() and not force:
-        raise ValueError(f"--output {output}: is there already; choose another name, or add --force")
+        raise ValueError(f"--output {output}: exists; choose another name, or add --force")
 
 
 def verify_command(args: argparse.Namespace) -> None:
@@ -204,7 +209,7 @@ def verify_command(args: argparse.Namespace) -> None:
 def push_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
     from ..tickets.ticket import Ticket
-    from ..training.publish import beside
+    from ..training.publish import files_beside
 
     source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
@@ -214,7 +219,7 @@ def push_command(args: argparse.Namespace) -> None:
         layout=args.layout,
         revision=args.branch,
         commit_message=args.message,
-        files=beside(source.path) if source.is_dir else None,
+        files=files_beside(source.path) if source.is_dir else None,
     )
     print(f"pushed: {address}")
     revision = f', revision="{args.branch}"' if args.branch else ""
@@ -225,18 +230,18 @@ def convert_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
     from ..tickets.ticket import Ticket
     from ..tickets.ticket_file import DENSE, PACKED
-    from ..training.publish import beside
+    from ..training.publish import files_beside
 
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
-    ticket.save_pretrained(args.output, layout=args.layout, files=beside(source.path) if source.is_dir else None)
+    ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)
     for name in (PACKED, DENSE):
         if (path := args.output.expanduser() / name).is_file():
             print(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def diff_command(args: argparse.Namespace) -> None:
-    from ..analysis import overlap
+    from ..analysis.overlap import overlap
     from ..tickets.ticket import Ticket
 
     found = overlap(Ticket.from_pretrained(args.first).mask, Ticket.from_pretrained(args.second).mask)
@@ -246,16 +251,11 @@ def diff_command(args: argparse.Namespace) -> None:
         values = [(row.name, row.first, row.second, row.shared, row.jaccard) for row in rows]
         print(json.dumps([dict(zip(keys, line)) for line in values], indent=1))
         return
-    _table(
+    _print_table(
         ("layer", "A keeps", "B keeps", "both", "Jaccard"),
         [(r.name, f"{r.first:,}", f"{r.second:,}", f"{r.shared:,}", f"{r.jaccard:.4f}") for r in rows],
     )
 
 
-def _table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> None:
-    """Words to the left, numbers to the right."""
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    words = 2 if head[1] == "shape" else 1
-    for line in [head, tuple("-" * w for w in widths), *body]:
-        cells = [cell.ljust(w) if i < words else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))]
-        print("  ".join(cells).rstrip())
+def _print_table(head: tuple[str, ...], body: list[tuple[str, ...]]) -> None:
+    print(text_table([head, *body], left=(0, 1) if head[1] == "shape" else (0,), rule=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -15,19 +16,24 @@ import torch
 from torch import Tensor
 
 from .mask import Mask
+from .registry import Scores
 
-Scores = Mapping[str, Tensor]
+Floors = Mapping[str, int]  # {tensor name: least number of weights it keeps}
+NO_FLOORS: Floors = MappingProxyType({})
 
 
 class Scope(Protocol):
-    """`check` refuses what cannot be done, before any work; calling it allocates."""
+    """Which weights compete. `check` refuses an impossible request before any work; a call allocates.
+
+    `within` is the mask of the round before; `floors` gives tensors a least number of weights.
+    """
 
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
-    def __call__(self, scores: Scores, density: float, within: Mask, min_per_layer: int = 0) -> Mask: ...
+    def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask: ...
 
 
 def budget(total: int, density: float) -> int:
-    """How many of `total` weights survive."""
+    """Number of `total` weights that survive."""
     return round(density * total)
 
 
@@ -37,16 +43,16 @@ class Global:
 
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
 
-    def __call__(self, scores: Scores, density: float, within: Mask, min_per_layer: int = 0) -> Mask:
+    def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         names = sorted(scores)
-        flat = torch.cat([_ranked(scores[n], within.bits[n], min_per_layer) for n in names])
+        flat = torch.cat([_ranked(scores[n], within.bits[n], floors.get(n, 0)) for n in names])
         kept = best(flat, min(budget(len(flat), density), within.kept))
         return _split(kept, names, scores)
 
 
 @dataclass(frozen=True)
 class PerLayer:
-    """Each layer its share: the same density for all, or Erdős-Rényi-Kernel densities.
+    """Every layer gets its own budget: the same density for all, or Erdős-Rényi-Kernel densities.
 
     ERK (Evci et al., ICML 2020): density of a layer ∝ (sum of its dimensions) / (their product), at most 1.
     """
@@ -55,13 +61,13 @@ class PerLayer:
 
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
 
-    def __call__(self, scores: Scores, density: float, within: Mask, min_per_layer: int = 0) -> Mask:
+    def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         names = sorted(scores)
         sizes = [scores[n].numel() for n in names]
         rooms = [int(within.bits[n].sum()) for n in names]
         wish = [sum(scores[n].shape) if self.erk else scores[n].numel() for n in names]
         total = min(budget(sum(sizes), density), sum(rooms))
-        counts = apportion(wish, rooms, total, floors=[min(min_per_layer, room) for room in rooms])
+        counts = apportion(wish, rooms, total, floors=[min(floors.get(n, 0), room) for n, room in zip(names, rooms)])
         count = dict(zip(names, counts))
         return Mask({n: best(_ranked(s, within.bits[n]), count[n]).view(s.shape) for n, s in scores.items()})
 
@@ -75,23 +81,23 @@ class NofM:
 
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None:
         if not 0 < self.n < self.m:
-            raise ValueError(f"scope {self.n}:{self.m}: need 0 < n < m, for example 2:4")
+            raise ValueError(f"`scope` {self.n}:{self.m}: need 0 < n < m, for example 2:4")
         bad = [name for name, shape in shapes.items() if shape[1] % self.m]
         if bad:
             first = bad[0]
             raise ValueError(
-                f"scope {self.n}:{self.m}: {first} has {shapes[first][1]} inputs, which {self.m} does not divide "
-                f"({len(bad)} such tensors); leave them dense with exclude={bad}"
+                f"`scope` {self.n}:{self.m}: {first} has {shapes[first][1]} inputs, which {self.m} does not divide "
+                f"({len(bad)} such tensors); `exclude` {' '.join(bad)}"
             )
         if abs(density - self.n / self.m) > 1e-9:
             raise ValueError(
-                f"scope {self.n}:{self.m} means sparsity {1 - self.n / self.m:g}, not {1 - density:g}; "
-                "leave sparsity out or make them agree"
+                f"`scope` {self.n}:{self.m} means sparsity {1 - self.n / self.m:g}, not {1 - density:g}; "
+                "leave `sparsity` out or make them agree"
             )
 
-    def __call__(self, scores: Scores, density: float, within: Mask, min_per_layer: int = 0) -> Mask:
+    def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         bits = {}
-        # on the way down a group keeps as many as the round's density asks for, never fewer than n
+        # in an early round a group keeps as many as the round's density asks for, never fewer than n
         keep = max(self.n, int(np.ceil(self.m * density - 1e-9)))
         for name, score in scores.items():
             ranked = _ranked(score, within.bits[name]).view(score.shape).movedim(1, -1)
@@ -103,18 +109,18 @@ class NofM:
 
 
 def scope(text: str) -> Scope:
-    """`global`, `layer`, `erk` or `n:m` as the user writes them."""
+    """The scope of a name: global, layer, erk or n:m."""
     named: dict[str, Scope] = {"global": Global(), "layer": PerLayer(), "erk": PerLayer(erk=True)}
     if text in named:
         return named[text]
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if match:
         return NofM(int(match[1]), int(match[2]))
-    raise ValueError(f"unknown scope {text!r}; there are global, layer, erk and n:m, for example 2:4")
+    raise ValueError(f"`scope` {text!r} is unknown; there are global, layer, erk and n:m, for example 2:4")
 
 
 def best(scores: Tensor, count: int) -> Tensor:
-    """Bool tensor with exactly `count` True: the highest scores, the first of equals."""
+    """Bool tensor with exactly `count` True: the highest scores; of equal scores the first."""
     if count <= 0:
         return torch.zeros_like(scores, dtype=torch.bool)
     if count >= len(scores):
@@ -130,8 +136,8 @@ def best(scores: Tensor, count: int) -> Tensor:
 def apportion(weights: list[int], rooms: list[int], total: int, floors: list[int]) -> list[int]:
     """Whole numbers ∝ weights, between floors and rooms, that add up to total; the largest remainders round up.
 
-    Bounds matter even for equal densities: largest remainders alone may give a layer one more
-    weight in a sparser round than it has left (the Alabama paradox).
+    The upper bound matters even for equal densities: in a sparser round, largest remainders alone may give a layer one
+    weight more than it has left (the Alabama paradox).
     """
     w, low, high = (np.asarray(v, dtype=np.float64) for v in (weights, floors, rooms))
     if not low.sum() <= total <= high.sum():
@@ -163,7 +169,7 @@ def _kth_largest(scores: Tensor, k: int) -> Tensor:
 
 
 def _ranked(scores: Tensor, within: Tensor, floor: int = 0) -> Tensor:
-    """Flat scores in which pruned weights come last and the best `floor` of the tensor first."""
+    """Flat scores with pruned weights at -inf and the best `floor` of the tensor at +inf."""
     flat = scores.detach().reshape(-1).masked_fill(~within.reshape(-1).to(scores.device), -torch.inf)
     if floor:
         flat[best(flat, min(floor, int(within.sum())))] = torch.inf
@@ -175,23 +181,23 @@ def _split(flat: Tensor, names: list[str], like: Scores) -> Mask:
     return Mask({name: parts[name].view(score.shape).clone() for name, score in like.items()})
 
 
-# density after round t of T, from 1 down to the final density
+# Schedules: the density after round t of T, from 1 down to the final density
 
 Schedule = Callable[[int, int, float], float]
 
 
 def exponential(t: int, rounds: int, density: float) -> float:
-    """d^(t/T): the same fraction of what is left goes in every round."""
+    """d^(t/T): every round removes the same fraction of what is left."""
     return density ** (t / rounds)
 
 
 def linear(t: int, rounds: int, density: float) -> float:
-    """1 - (1 - d)·t/T: the same number of weights goes in every round."""
+    """1 - (1 - d)·t/T: every round removes the same number of weights."""
     return density if t == rounds else 1.0 - (1.0 - density) * t / rounds
 
 
 def one_shot(t: int, rounds: int, density: float) -> float:
-    """d: all at once."""
+    """d: all in one round."""
     return density
 
 

@@ -1,4 +1,4 @@
-"""Batches: Σ_b f(b) over every batch of every process, the one place where data is shared out and summed."""
+"""Batches: Σ_b f(b) over every batch of every process. The only place where data is split and sums are reduced."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .processes import rank, world_size
+from .seeds import mix_seed
+
 Contribution = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], int]  # values, or (values, e) for values · 2^e
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: `x`, the tensor that carries the images; what else the model takes; labels, if any."""
+    """One batch: the images `x`, the model's other inputs, and labels if there are any."""
 
     x: Tensor
     labels: Tensor | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None  # x goes in under this keyword; None: as the first argument
+    key: str | None = None  # the keyword under which the model takes x; None: the first argument
     index: int = 0
 
     @property
@@ -29,7 +32,7 @@ class Batch:
         return self.x if self.key is None else {self.key: self.x, **self.others}
 
     def __iter__(self) -> Iterator[Any]:
-        """`for inputs, labels in batches`, as the user wrote them."""
+        """Unpack as `for inputs, labels in batches`."""
         return iter((self.inputs, self.labels))
 
     def call_args(self, x: Tensor | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -45,13 +48,12 @@ class Batch:
         return Batch(self.x[:1], labels, others, self.key, self.index)
 
     def seeded(self, generator: torch.Generator) -> torch.Generator:
-        """A generator of this batch's own, so that draws do not depend on which process has the batch."""
-        seed = (generator.initial_seed() * 1_000_003 + self.index + 1) % (2**63 - 1)
-        return torch.Generator().manual_seed(seed)
+        """A generator for this batch: its draws do not depend on which process scores the batch."""
+        return torch.Generator().manual_seed(mix_seed(generator.initial_seed(), self.index + 1))
 
 
 class Batches:
-    """A re-iterable of batches on the model's device, of which each process takes its share whole."""
+    """Batches on the model's device, iterable many times; every process takes whole batches as its share."""
 
     def __init__(
         self, data: Iterable[Any], device: torch.device | str = "cpu", dtype: torch.dtype | None = None
@@ -65,9 +67,8 @@ class Batches:
             raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
         self._data = data
         self._device = torch.device(device)
-        self._dtype = dtype  # the model's: a batch in another one is converted
-        shared = dist.is_available() and dist.is_initialized()
-        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+        self._dtype = dtype  # the model's dtype; batches are converted to it
+        self.rank, self.world = rank(), world_size()
         self.tick: Callable[[], Any] | None = None  # called after each batch of this process's share
 
     def first(self) -> Batch:
@@ -91,9 +92,9 @@ class Batches:
     def sum(self, contribution: Callable[[Batch], Contribution], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Σ_b contribution(b), signed, over all processes; `like` gives names and shapes.
 
-        Values may come with a power of two beside them, (values, e) for values · 2^e: path sums of deep
-        networks leave every float range. The sum is then right up to one factor common to all weights, and exactly
-        right where its dtype holds it. Contributions are taken over: their tensors may be written to.
+        A contribution may be (values, e) for values · 2^e, since path sums of deep networks leave every float range.
+        The sum is then exact up to one factor common to all weights, and exact where its dtype holds it. The tensors of
+        a contribution may be overwritten.
         """
         total: dict[str, Tensor] = {}
         top: int | None = None
@@ -103,11 +104,11 @@ class Batches:
             if top is None:
                 total, top = {name: values[name] for name in like}, exponent
                 continue
-            if exponent != top:  # a sum that is zero has no exponent: it must not push the other out of range
+            if exponent != top:  # a sum of zero has no exponent and must not push the other one out of range
                 if not any(bool(v.any()) for v in values.values()):
                     continue
                 top = top if any(bool(v.any()) for v in total.values()) else exponent
-            # float64: the order in which batches and processes are added must not decide the mask
+            # float64, so that the order of batches and processes does not decide the mask
             high = max(top, exponent)
             total = {
                 name: total[name].double() * _power(top - high) + values[name].double() * _power(exponent - high)
@@ -118,18 +119,18 @@ class Batches:
             total, top = self._reduce(total, top, like)
         if top is None:
             raise ValueError("batches is empty; pass at least one batch of inputs")
-        # in the weights' dtype, whatever the sum was made in: one process and two must round alike
+        # rounded to the weights' dtype, so that one process and two give the same bits
         return {name: v.to(like[name].dtype) for name, v in _unscale(total, top, like).items()}
 
     @staticmethod
     def once(values: Mapping[str, Tensor], exponent: int) -> dict[str, Tensor]:
-        """values · 2^e, for what no batch contributes to: every process has computed the same."""
+        """values · 2^e, for scores that do not depend on a batch: every process has computed the same."""
         return _unscale(dict(values), exponent, values)
 
     def _reduce(
         self, total: dict[str, Tensor], top: int | None, like: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], int | None]:
-        none = -(2**40)  # a process without a batch must not raise the common exponent
+        none = -(2**40)  # exponent of a process without a batch: it never is the largest
         high = torch.tensor(none if top is None else top, device=self._device)
         dist.all_reduce(high, op=dist.ReduceOp.MAX)
         common = int(high)
@@ -147,11 +148,11 @@ class Batches:
 
 
 def _power(exponent: int) -> float:
-    return 2.0**exponent if exponent > -1000 else 0.0  # further down, the term is nothing beside the other
+    return 2.0**exponent if exponent > -1000 else 0.0  # below that, the term vanishes beside the other
 
 
 def _unscale(values: dict[str, Tensor], exponent: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """values · 2^e, in place, if `like`'s dtype holds it; if not, the factor is left off, alike for all."""
+    """values · 2^e, in place, if the dtype of `like` holds it; if not, all values stay without the factor."""
     if exponent == 0 or not values:
         return values
     peak = max(max(float(v.amax()), -float(v.amin())) for v in values.values() if v.numel())
@@ -165,7 +166,7 @@ def _unscale(values: dict[str, Tensor], exponent: int, like: Mapping[str, Tensor
 
 
 def _batch(item: Any, index: int, device: torch.device, dtype: torch.dtype | None) -> Batch:
-    """(inputs, labels), a dict as transformers makes it, or bare inputs."""
+    """A Batch from (inputs, labels), from a dict as transformers makes it, or from bare inputs."""
     if isinstance(item, Batch):
         return item
     labels: Any = None

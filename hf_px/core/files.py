@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files: written whole or not at all, and locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -6,31 +6,48 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Write beside `path`, then rename: readers see the old file or the new one, never half of one."""
+    """Write to a temporary file beside `path`, then rename: readers see the old file or the new one, whole."""
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             for piece in [data] if isinstance(data, bytes) else data:
                 file.write(piece)
             file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave the new name with no content
-        os.replace(beside, path)
+            os.fsync(file.fileno())  # without it a power cut may leave the new name with no content
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def closed_above(directory: Path) -> Path | None:
-    """The nearest that there is of a directory and those above it, if nothing can be made in it; None if it can."""
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
-    return None if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else there
-
-
-def left_over(name: str) -> bool:
-    """Is it a file that write_atomic leaves where it is killed in the midst of it?"""
+def is_temporary(name: str) -> bool:
+    """True for the temporary file that write_atomic leaves when it is killed."""
     return re.fullmatch(r"\..+\.\d+\.tmp", name) is not None
+
+
+def unwritable_parent(directory: Path) -> Path | None:
+    """The nearest existing ancestor of `directory`, if nothing can be created in it; else None."""
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return None if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else existing
+
+
+def try_lock(file: Any) -> bool:
+    """Lock an open file until it and every child's copy of it is closed; False if another process holds the lock.
+
+    Windows has no flock: every attempt succeeds there.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

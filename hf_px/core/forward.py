@@ -1,4 +1,4 @@
-"""f(x; θ ⊙ M): run a model on other weights than its own, and leave no trace in it."""
+"""f(x; θ ⊙ M): run a model with other weights than its own, without changing it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.overrides import TorchFunctionMode
 
 from .batches import Batch
 
-IGNORE = 255  # as a label: in dense prediction this pixel has none, as in Pascal VOC
-Loss = Callable[[Tensor, Any], Tensor]  # of the output and the labels
+IGNORE = 255  # label of a pixel without a class, as in Pascal VOC
+Loss = Callable[[Tensor, Any], Tensor]  # (output, labels) -> loss
 
 
 @contextmanager
 def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[None]:
-    """Dropout off, normalisation as asked, float32 that is float32; every flag as before on the way out."""
+    """Dropout off, BatchNorm on batch or stored statistics, no TF32; all flags are restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -29,7 +29,7 @@ def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[No
             for module in model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.training = True
-        # TF32 keeps 10 bits: too few to rank weights by
+        # TF32 has 10 bits, too few to rank weights
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             yield
     except ValueError as error:
@@ -42,9 +42,9 @@ def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[No
 
 
 def call(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tensor | None = None) -> Tensor:
-    """The model's output tensor on this batch, with `weights` in place of its own; buffers are copies."""
+    """The model's output tensor on this batch with `weights` in place of its own; buffers are copies."""
     state = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    # a half-precision model is scored in float32: bfloat16 has 8 bits to rank millions of weights by
+    # half precision becomes float32: the 8 bits of bfloat16 cannot rank millions of weights
     state |= {name: p.detach() for name, p in model.named_parameters() if p.dtype.itemsize < 4}
     state = {name: t.float() if t.is_floating_point() and t.dtype.itemsize < 4 else t for name, t in state.items()}
     args, kwargs = batch.call_args(x)
@@ -52,13 +52,13 @@ def call(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tenso
 
 
 def call_with(model: nn.Module, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """model(*args, **kwargs) with `state` in place of its own tensors, wherever a tensor or a module is shared.
+    """model(*args, **kwargs) with `state` in place of its own tensors, shared tensors and modules included.
 
-    torch.func.functional_call alone would swap a module that has two names twice, and could not swap it back.
+    torch.func.functional_call alone would swap a module with two names twice, and could not swap it back.
     """
     first: dict[int, str] = {}
-    again: dict[str, str] = {}  # further place -> the name under which the same tensor came first
-    for prefix, module in model.named_modules():  # shows a shared module under one of its names
+    again: dict[str, str] = {}  # later name -> first name of the same tensor
+    for prefix, module in model.named_modules():  # lists a shared module once
         for local, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
                 place = f"{prefix}.{local}" if prefix else local
@@ -69,7 +69,7 @@ def call_with(model: nn.Module, state: Mapping[str, Tensor], args: tuple[Any, ..
 
 
 def output_tensor(output: Any) -> Tensor:
-    """The tensor to score by: logits where there are any, else the first thing the model returns."""
+    """The output to score: logits if there are any, else the first tensor that the model returns."""
     if isinstance(output, Tensor):
         return output
     for name in ("logits", "out", "last_hidden_state"):
@@ -83,7 +83,7 @@ def output_tensor(output: Any) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy; in dense prediction over the pixels that have a label, zero where none has."""
+    """Mean cross-entropy, for label maps over the pixels that have a label; zero if none has."""
     if not labels.is_floating_point() and labels.numel():
         dense = labels.dim() > 1
         high = int(torch.where(labels == IGNORE, 0, labels).max() if dense else labels.max())
@@ -91,17 +91,17 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             raise ValueError(f"label {high}, but the model has {logits.shape[1]} classes, 0 to {logits.shape[1] - 1}")
     if labels.dim() < 2 or labels.is_floating_point():
         return F.cross_entropy(logits, labels)
-    if logits.shape[2:] != labels.shape[1:]:  # transformers' segmenters answer at a quarter of the size
+    if logits.shape[2:] != labels.shape[1:]:  # transformers' segmentation models have outputs of a quarter of the size
         logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum") / (labels != IGNORE).sum().clamp(min=1)
 
 
-def seen(output: Tensor, labels: Tensor | None) -> Tensor:
-    """The output where a loss looks at it, 0 at pixels without a label; without a label for each pixel, all of it."""
+def labelled_output(output: Tensor, labels: Tensor | None) -> Tensor:
+    """The output with 0 at pixels that have no label, as no loss counts them; unchanged without labels per pixel."""
     if labels is None or labels.dim() != 3 or output.dim() != 4:
         return output
-    there = (labels != IGNORE).unsqueeze(1).to(output.dtype)
-    return output * F.interpolate(there, output.shape[2:], mode="nearest")
+    labelled = (labels != IGNORE).unsqueeze(1).to(output.dtype)
+    return output * F.interpolate(labelled, output.shape[2:], mode="nearest")
 
 
 def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss) -> dict[str, Tensor]:
@@ -111,20 +111,20 @@ def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, los
 
 
 def derivatives(value: Tensor, of: Mapping[str, Tensor], create_graph: bool = False) -> dict[str, Tensor]:
-    """∂value/∂tensor by name; zero where the value does not depend on the tensor."""
+    """∂value/∂tensor by name; zero if the value does not depend on the tensor."""
     found = torch.autograd.grad(value, list(of.values()), create_graph=create_graph, allow_unused=True)
     return {name: torch.zeros_like(t) if g is None else g for (name, t), g in zip(of.items(), found)}
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """For methods that differentiate a gradient: fused attention and hardsigmoid have no second derivative in torch."""
+    """For methods that differentiate a gradient: torch has no second derivative of fused attention and hardsigmoid."""
     with sdpa_kernel(SDPBackend.MATH), _HardsigmoidByRelu6():
         yield
 
 
 class _HardsigmoidByRelu6(TorchFunctionMode):
-    """hardsigmoid(x) = relu6(x + 3) / 6, and relu6 may be differentiated twice."""
+    """hardsigmoid(x) = relu6(x + 3) / 6, which torch can differentiate twice."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -138,7 +138,7 @@ class _HardsigmoidByRelu6(TorchFunctionMode):
 def batch_statistics(
     model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """What BatchNorm measures on this batch, as {buffer name: value}: put it beside the weights to hold it fixed."""
+    """BatchNorm's statistics of this batch as {buffer name: value}; passed with the weights, they are held fixed."""
     norms = {
         f"{prefix}." if prefix else "": module
         for prefix, module in model.named_modules()
@@ -152,28 +152,10 @@ def batch_statistics(
     momenta = {module: module.momentum for module in norms.values()}
     try:
         for module in momenta:
-            module.momentum = 1.0  # the running statistics become those of the last batch, and that is this one
+            module.momentum = 1.0  # then the running statistics are those of this batch
         with undisturbed(model, batch_statistics=True):
             call(model, {**weights, **measured}, batch, x)
     finally:
         for module, momentum in momenta.items():
             module.momentum = momentum
     return measured
-
-
-def input_shape(model: nn.Module) -> tuple[int, ...] | None:
-    """Shape of one input, as timm's and transformers' own records or a first linear layer tell it, or None."""
-    for record in (getattr(model, "pretrained_cfg", None), getattr(model, "default_cfg", None)):
-        told = record if isinstance(record, Mapping) else vars(record or object)
-        if size := told.get("input_size"):
-            # timm's record says 3 channels also of a model created with in_chans=1; its stem knows better
-            stem = told.get("first_conv")
-            conv = dict(model.named_modules()).get(stem) if isinstance(stem, str) else None
-            return (getattr(conv, "in_channels", size[0]), *size[1:])
-    config: Any = getattr(model, "config", None)
-    if hasattr(config, "num_channels"):
-        # ResNet and others take any size and name none: theirs is the 224 of ImageNet
-        side = getattr(config, "image_size", None) or 224
-        return (config.num_channels, *(side if isinstance(side, (list, tuple)) else (side, side)))
-    first = next((m for m in model.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))), None)
-    return (first.in_features,) if isinstance(first, nn.Linear) else None

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 
 class MaskedWeights(Mapping[str, Tensor]):
-    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so M can't be read off θ ⊙ M.
+    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so θ ⊙ M does not tell M.
 
-    Its tensors are to be read, not written: where nothing is pruned they are the model's own. Half precision
-    becomes float32. `reuse` hands over the memory of an earlier round: fresh pages cost more than the products.
+    Its tensors are read-only: if nothing is pruned they are the model's own. Half precision becomes float32. `reuse`
+    takes over the memory of an earlier round, since fresh pages cost more time than the products.
     """
 
     def __init__(self, dense: Mapping[str, Tensor], mask: Mask, reuse: MaskedWeights | None = None) -> None:
@@ -32,7 +32,7 @@ class MaskedWeights(Mapping[str, Tensor]):
             self._weights = {n: torch.mul(w, ones[n], out=self._own[n]) for n, w in dense.items()}
 
     def scratch(self) -> dict[str, Tensor]:
-        """Memory in the shape of the weights for one view at a time: whoever asks next writes over it."""
+        """Memory in the shape of the weights; the next caller overwrites it."""
         self._scratch = self._scratch or {n: torch.empty_like(w) for n, w in self._weights.items()}
         self._scratch_is_ones = False
         return self._scratch
@@ -41,7 +41,9 @@ class MaskedWeights(Mapping[str, Tensor]):
         """1 ⊙ M, in scratch memory."""
         if not self._scratch_is_ones:
             for name, ones in self.scratch().items():
-                ones.copy_(self.mask.bits[name].view(torch.uint8))  # as bytes: torch converts bool far more slowly
+                ones.copy_(
+                    self.mask.bits[name].view(torch.uint8)
+                )  # viewed as bytes, which torch converts much faster than bool
             self._scratch_is_ones = True
         return self._scratch
 
@@ -62,11 +64,11 @@ class Mask:
     def __post_init__(self) -> None:
         for name, bits in self.bits.items():
             if bits.dtype is not torch.bool:
-                raise TypeError(f"{name}: a mask is made of bool tensors, not {bits.dtype}; compare with 0 first")
+                raise TypeError(f"{name}: a mask has bool tensors, not {bits.dtype}; compare with 0 first")
         object.__setattr__(self, "bits", MappingProxyType(dict(self.bits)))
 
     def __reduce__(self) -> tuple[type[Mask], tuple[dict[str, Tensor]]]:
-        return Mask, (dict(self.bits),)  # a MappingProxyType can be neither copied nor sent to another process
+        return Mask, (dict(self.bits),)  # a MappingProxyType can be neither copied nor pickled
 
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> Mask:
@@ -124,7 +126,7 @@ class Mask:
         return sha.hexdigest()
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The model's own tensors that this mask covers; an error where they do not fit."""
+        """The model's own tensors that this mask names; an error if names or shapes do not fit."""
         own = dict(model.named_parameters(remove_duplicate=False))
         for name, bits in self.bits.items():
             if name not in own:
@@ -137,7 +139,7 @@ class Mask:
         return {name: own[name] for name in self.bits}
 
     def weights(self, model: nn.Module, reuse: MaskedWeights | None = None) -> MaskedWeights:
-        """θ ⊙ M beside the model, which is not touched."""
+        """θ ⊙ M; the model is not changed."""
         return MaskedWeights(self.tensors_of(model), self, reuse)
 
     @torch.no_grad()

@@ -8,14 +8,16 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .text import name_list
+
 _LINEAR_MAPS = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd)
 
 
 def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]:
     """{state_dict name: weight} of every convolution, linear layer and attention projection.
 
-    Biases, normalisation, embeddings and tokens stay whole, as in the paper. A tensor that
-    several modules share appears once, under its first name. `exclude` names tensors to leave alone.
+    Biases, normalisation, embeddings and tokens are not pruned, as in the paper. A tensor that several modules share
+    appears once, under its first name. `exclude` names tensors to leave out.
     """
     exclude = set(exclude)
     found: dict[str, Tensor] = {}
@@ -29,7 +31,7 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
             found[f"{prefix}.{local}" if prefix else local] = weight
     unknown = sorted(exclude - set(found))
     if unknown:
-        raise ValueError(f"exclude: {unknown[0]} is not a prunable tensor of this model; it has {_some(found)}")
+        raise ValueError(f"`exclude`: {unknown[0]} is not a prunable tensor of this model; it has {name_list(found)}")
     found = {name: weight for name, weight in found.items() if name not in exclude}
     if not found:
         raise ValueError(
@@ -40,7 +42,7 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
 
 
 def check_weights(model: nn.Module) -> None:
-    """Every parameter is real, on a device and finite; said before any work starts."""
+    """Refuse parameters that are on the meta device, nan or inf, before any work."""
     for name, tensor in model.named_parameters():
         if tensor.device.type == "meta":
             raise ValueError(f"{name}: on the meta device, so it has no values; load weights before you prune")
@@ -51,14 +53,14 @@ def check_weights(model: nn.Module) -> None:
 
 
 def finite(tensor: Tensor) -> bool:
-    """No inf and no nan: both reach the extremes, which are found ten times faster than isfinite(…).all()."""
+    """True without inf and nan: both reach amax and amin, which are ten times faster than isfinite(…).all()."""
     tensor = tensor.detach()
     return not tensor.numel() or (math.isfinite(tensor.amax()) and math.isfinite(tensor.amin()))
 
 
 def _weight_names(module: nn.Module) -> list[str]:
     if parametrize.is_parametrized(module, "weight"):
-        return []  # the tensor in state_dict is not the weight that acts: zeros there would not be zeros here
+        return []  # the tensor in state_dict is not the weight itself: zeros in it are not zeros in the weight
     if isinstance(module, _LINEAR_MAPS):
         names = ["weight"]
     elif isinstance(module, nn.MultiheadAttention):
@@ -66,8 +68,3 @@ def _weight_names(module: nn.Module) -> list[str]:
     else:
         return []
     return [name for name in names if isinstance(getattr(module, name, None), nn.Parameter)]
-
-
-def _some(names: Iterable[str], most: int = 4) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

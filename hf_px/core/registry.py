@@ -1,12 +1,13 @@
-"""Frozen records by name, each with a one-line description."""
+"""Registries: scorers and backbones, each a frozen record under a name."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
 
@@ -14,23 +15,23 @@ Scores = Mapping[str, Tensor]
 Needs = Literal["weights", "shape", "inputs", "labels"]
 
 
-# scorer(model, weights, batches, *, generator, **options) -> Scores: scores of θ ⊙ M, high is kept. Pure: the model
-# comes out bit for bit as it went in. `weights` holds the masked weights, `weights.mask` the mask; dense θ is in the
-# model. `batches` yields (inputs, labels); `batches.sum(f, like=weights)` adds f(batch) up over all batches of all
-# processes.
+# scorer(model, weights, batches, *, generator, **options) -> Scores: scores of θ ⊙ M; high scores are kept.
+# A scorer is pure: it leaves the model bit for bit as it was. `weights` holds θ ⊙ M and `weights.mask` the mask; the
+# dense θ is in the model. `batches` yields (inputs, labels); `batches.sum(f, like=weights)` adds f(batch) over all
+# batches of all processes.
 Scorer = Callable[..., Scores]
 
 R = TypeVar("R")
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """ "did you mean px or px_path? ", or nothing."""
+    """ "did you mean px or px-path? ", or nothing if no known name is close."""
     near = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 class Registry(Generic[R]):
-    """Names to records; an unknown name is an error that shows the nearest ones."""
+    """Records by name. An unknown name is an error that suggests the nearest ones."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -62,15 +63,24 @@ class ScorerRecord:
     name: str
     score: Scorer
     summary: str  # one line: the formula
-    needs: Needs  # each one includes those before it
-    rounds: int  # the method's own default
+    needs: Needs  # each kind includes those before it
+    rounds: int  # default number of rounds
     paper: str
-    paths: bool = False  # runs the model as its paths, so every operation must have a rule
+    paths: bool = False  # replays the model as a sum of paths, so every operation needs a rule in hf_px/paths
     revives: bool = False  # only FORCE lets a pruned weight return
+    segmentation_norm: str | None = None  # default of the option `norm` on segmentation models, if another one
+
+    @classmethod
+    def from_callable(cls, score: Scorer) -> ScorerRecord:
+        """A function of the user's own, with one round and no requirements."""
+        if not callable(score):
+            raise TypeError(f"`scorer` is a {type(score).__name__}; expected a name from list_scorers() or a callable")
+        name = getattr(score, "__name__", type(score).__name__)
+        return cls(name, functools.partial(score), "", "weights", 1, "")
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """What `prune(..., **options)` may set for this method."""
+        """The method's own keyword arguments, which `prune(..., **options)` may set."""
         own = list(inspect.signature(self.score).parameters.values())[4:]
         return {p.name: p for p in own if p.kind is p.KEYWORD_ONLY}
 
@@ -78,55 +88,13 @@ class ScorerRecord:
 scorers: Registry[ScorerRecord] = Registry("scorer")
 
 
-def norm_option(record: ScorerRecord, norm: str | None) -> dict[str, Any]:
-    """{"norm": …} for a method that has it, the method's own default if none is asked for."""
-    if "norm" not in record.options:
-        if norm is not None:
-            raise ValueError(f"--norm {norm}: {record.name} has no such option; leave it out")
-        return {}
-    known = get_args(get_type_hints(record.score)["norm"])
-    if norm is not None and known and norm not in known:
-        raise ValueError(f"--norm {norm}: {record.name} knows {', '.join(known)}")
-    return {"norm": record.options["norm"].default if norm is None else norm}
-
-
 def scorer(
-    name: str, *, summary: str, needs: Needs, rounds: int, paper: str, paths: bool = False, revives: bool = False
+    name: str, *, summary: str, needs: Needs, rounds: int, paper: str, **more: Any
 ) -> Callable[[Scorer], Scorer]:
-    """Register a scoring function under a name; the sweeps in tests/laws find it from here."""
+    """Register a scoring function under a name; `more` are the other fields of ScorerRecord."""
 
     def register(score: Scorer) -> Scorer:
-        scorers.add(name, ScorerRecord(name, score, summary, needs, rounds, paper, paths, revives))
+        scorers.add(name, ScorerRecord(name, score, summary, needs, rounds, paper, **more))
         return score
 
     return register
-
-
-@dataclass(frozen=True)
-class Images:
-    """The images that a model was made for, in timm's words."""
-
-    input_size: tuple[int, int, int]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    interpolation: str = "bilinear"
-    crop_pct: float = 0.875
-    crop_mode: str = "center"
-
-    def config(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class BackboneRecord:
-    name: str
-    summary: str  # one line
-    source: str | None  # a Hub id or an address; None: weights are drawn at random
-    architecture: str  # timm's name
-    license: str | None  # of the weights, as the Hub spells it
-    images: Images
-    citation: str
-    convert: Callable[..., Any] | None = None  # for checkpoints in words of their own
-
-
-backbones: Registry[BackboneRecord] = Registry("backbone")

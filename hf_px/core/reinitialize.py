@@ -1,4 +1,4 @@
-"""θ ~ Kaiming: the weights of a network as if it were built anew, from a generator and the same on every device."""
+"""θ ~ Kaiming: new random weights for a network, from a generator and the same on every device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 
 
 def kaiming(weights: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-    """A new draw of each weight, in order of name."""
+    """New values of each weight, drawn in order of name."""
     return {name: _kaiming(w, generator) for name, w in sorted(weights.items())}
 
 
-def built_anew(model: nn.Module, redrawn: Collection[str]) -> dict[str, Tensor]:
-    """What goes with redrawn weights: 1 and 0 for normalisation, 0 for the biases beside them.
+def fresh_other_parameters(model: nn.Module, redrawn: Collection[str]) -> dict[str, Tensor]:
+    """Initial values of the parameters beside redrawn weights: 1 and 0 for normalisation, 0 for biases.
 
-    A trained or zero-initialised scale would rule its branch. The rest, tokens and excluded tensors too, is the
-    model's own and not in here.
+    A trained or zero-initialised scale would dominate its branch. Tokens and excluded tensors keep the model's values
+    and are not in the result.
     """
-    first_names = {name for name, _ in model.named_parameters()}  # a tied tensor goes in once
+    first_names = {name for name, _ in model.named_parameters()}  # a tied tensor is listed once
     anew = {}
     for prefix, module in model.named_modules():
         own = {f"{prefix}.{local}" if prefix else local: (local, p) for local, p in module._parameters.items()}
@@ -37,7 +37,7 @@ def built_anew(model: nn.Module, redrawn: Collection[str]) -> dict[str, Tensor]:
 
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    # on the CPU, so that every device sees the same draws
+    # drawn on the CPU, so that every device gets the same values
     return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
 
 

@@ -1,31 +1,32 @@
-"""Data sets by name, images as a model expects them, and the few that a model is pruned by.
+"""Data sets by name, image transforms for a model, and the small sets that a model is pruned with.
+
+May import core and models. For segmentation: open_data("voc2012", task="segmentation"), pair_batches, TrainPairs.
 
 data = open_data("cifar10")
 images = data_config(model)
 batches = pruning_batches(data, images, per_class=10)
-loader = DataLoader(TrainImages(data, images, seed=0), sampler=…)  # which yields (epoch, index)
-
-For a model that answers for every pixel: open_data("voc2012", task="segmentation"), pair_batches, TrainPairs.
+loader = DataLoader(TrainImages(data, images, seed=0), sampler=…)  # the sampler yields (epoch, index)
 """
 
 from __future__ import annotations
 
-from .datasets import TestImages, TrainImages, load_pruning_set, pruning_batches
+from .datasets import TestImages, TrainImages
 from .digits import digits
 from .labelled_split import Split
-from .load import check_source
 from .model_inputs import check_labels, data_config, num_classes
 from .open_data import Data, open_data
 from .presets import PRESETS, Preset
-from .sampling import Examples, balanced, batches_of, pruning_set, some_of
+from .pruning_set import load_pruning_set, pruning_batches
+from .sampling import LabelledImages, balanced, batches_of, pruning_set, some_of
 from .segmentation.datasets import TestPairs, TrainPairs, pair_batches
 from .segmentation.pairs import Pairs
+from .source import check_source
 from .transforms import takes_whole, test_transform, train_transform
 
 __all__ = [
     "PRESETS",
     "Data",
-    "Examples",
+    "LabelledImages",
     "Pairs",
     "Preset",
     "Split",

@@ -1,4 +1,4 @@
-"""A split: labels in memory, images decoded when asked for, small ones only once.
+"""A split of labelled images: labels in memory, images decoded on access, small ones only once.
 
 Measured on CIFAR-10, CPU time, best of 15: 32x32 pixels take 72 µs to decode from PNG, 118 from WebP, 11 if they are
 kept as bytes; crop, flip and normalise take 90, and in batches of 128 both take 25.
@@ -22,21 +22,21 @@ KEEP = 256 * 2**20  # bytes of decoded images: CIFAR's 50,000 are 146 MiB
 
 
 class Split:
-    """N labels and N images. `read(i)` decodes one; it goes to DataLoader workers, so it must be small when pickled."""
+    """N labels and N images. `read(i)` decodes one; it is sent to DataLoader workers, so it must pickle small."""
 
     def __init__(self, labels: Tensor, read: Callable[[int], Image.Image]) -> None:
         self.labels = labels
         self._read = read
-        self.size: tuple[int, int] = (0, 0)  # width and height of the first image, to choose a transform by
+        self.size: tuple[int, int] = (0, 0)  # (width, height) of the first image, which decides the transforms
         if len(labels):
             self.size = self._decode(0).size
-        self._make_room()
+        self._allocate()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def image(self, index: int) -> Image.Image:
-        """As RGB."""
+        """RGB image."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         if self._kept is None:
@@ -44,13 +44,13 @@ class Split:
         if self._there[index]:
             return Image.fromarray(self._kept[index])
         image = self._decode(index)
-        if image.size == self.size:  # else there is no room for it: it is decoded each time
+        if image.size == self.size:  # others are decoded each time
             self._kept[index] = np.asarray(image)
-            self._there[index] = True  # after the pixels: a worker that sees it sees them
+            self._there[index] = True  # after the pixels, because other workers read both
         return image
 
-    def pixels(self, indices: np.ndarray, fit: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
-        """N x H x W x 3, uint8, of images that are kept; `fit` makes one that has not the size of the first have it."""
+    def pixels(self, indices: np.ndarray, resized: Callable[[Image.Image], np.ndarray]) -> np.ndarray:
+        """N x H x W x 3 uint8, for a split that keeps its images; `resized` handles images of another size."""
         if len(outside := indices[(indices < 0) | (indices >= len(self))]):
             raise IndexError(f"image {outside[0]} of {len(self)}")
         assert self._kept is not None
@@ -58,22 +58,22 @@ class Split:
             self.image(int(index))
         found = self._kept[indices]
         for place in np.flatnonzero(~self._there[indices]):
-            found[place] = fit(self.image(int(indices[place])))
+            found[place] = resized(self.image(int(indices[place])))
         return found
 
     @property
     def keeps(self) -> bool:
-        """Whether there is room for all of its images."""
+        """True if all images fit into KEEP bytes."""
         return self._kept is not None
 
     def only(self, indices: Tensor) -> Split:
-        """Those examples, in that order."""
-        return Split(self.labels[indices], FromSome(self._read, indices))
+        """The split of these examples, in this order."""
+        return Split(self.labels[indices], ReadSubset(self._read, indices))
 
     def digest_parts(self) -> Iterator[bytes]:
-        """What a cache knows the data by: all labels and sixteen images."""
+        """Bytes that identify the data in a cache: all labels and sixteen images."""
         yield self.labels.numpy().tobytes()
-        for index in spread(len(self)):
+        for index in evenly_spaced(len(self)):
             yield self.image(index).tobytes()
 
     def _decode(self, index: int) -> Image.Image:
@@ -82,10 +82,10 @@ class Split:
         except (OSError, ValueError, AttributeError, Image.DecompressionBombError) as error:
             raise ValueError(f"image {index} cannot be read: {first_line(error)}") from error
 
-    def _make_room(self) -> None:
-        """Memory that forked workers share with this process: what one has decoded, all have, in the next epoch too.
+    def _allocate(self) -> None:
+        """Memory shared with forked workers: an image that one worker decoded is there for all, in later epochs too.
 
-        Anonymous, not in /dev/shm: a container has 64 MB there. Pages cost nothing before they are written.
+        Anonymous, not in /dev/shm, which has 64 MB in a container. Pages cost nothing before they are written.
         """
         width, height = self.size
         total = len(self) * width * height * 3
@@ -99,16 +99,16 @@ class Split:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._make_room()  # a process that was not forked keeps its own
+        self._allocate()  # a process that was not forked has its own memory
 
 
-def spread(count: int, most: int = 16) -> range:
-    """At most so many of `count`, at equal distances."""
+def evenly_spaced(count: int, most: int = 16) -> range:
+    """At most `most` indices below `count`, at equal distances."""
     return range(0, count, max(1, -(-count // most)))
 
 
-class FromSome:
-    """Some of the images that another one reads."""
+class ReadSubset:
+    """Reads some of the images of another reader."""
 
     def __init__(self, read: Callable[[int], Image.Image], indices: Tensor) -> None:
         self.read, self.indices = read, indices
@@ -117,8 +117,8 @@ class FromSome:
         return self.read(int(self.indices[index]))
 
 
-class FromArray:
-    """Grey or RGB images that are in memory already."""
+class ReadArray:
+    """Reads grey or RGB images from an array in memory."""
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.pixels = pixels  # N x H x W [x 3], uint8
@@ -127,14 +127,14 @@ class FromArray:
         return Image.fromarray(self.pixels[index])
 
 
-class FromColumn:
-    """An image column of a data set, still encoded. Pickles as the names of memory-mapped files."""
+class ReadColumn:
+    """Reads the image column of a Hugging Face dataset. Pickles as the names of memory-mapped files."""
 
     def __init__(self, dataset: Any, column: str) -> None:
         import datasets
 
         self.column = column
-        # encoded rows come 16 times as fast as decoded ones, and nobody decodes the other columns
+        # reading encoded rows is 16 times as fast as decoded ones; the other columns are never decoded
         self.rows = dataset.select_columns([column]).cast_column(column, datasets.Image(decode=False))
         self.feature = datasets.Image()
 
@@ -142,12 +142,12 @@ class FromColumn:
         return self.feature.decode_example(self._row(index))
 
     def open(self, index: int) -> ImageFile:
-        """Not decoded yet, and not turned as EXIF says, which datasets does."""
+        """Open an image without decoding it and, unlike datasets, without applying its EXIF rotation."""
         row = self._row(index)
         return Image.open(row["path"] if row["bytes"] is None else io.BytesIO(row["bytes"]))
 
     def _row(self, index: int) -> dict[str, Any]:
         row = self.rows[index][self.column]
         if row is None:
-            raise ValueError("there is none")
+            raise ValueError("the row is empty")
         return row

@@ -1,7 +1,6 @@
-"""From a name to a data set: `digits`, a preset, a folder, a parquet file, what save_to_disk wrote, or a Hub id.
+"""open_data(name): `digits`, a preset, a folder, a parquet file, the output of save_to_disk, or a Hub id.
 
-Pictures have labels, or for segmentation masks. Only a Hub id, or a preset without a copy on this disk, uses the
-network.
+Images have labels, or label maps for segmentation. Only a Hub id, or a preset without a local copy, uses the network.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..core.forward import IGNORE
 from .columns import (
+    find_image_column,
+    find_label_column,
+    find_label_map_column,
     find_test_split,
+    has_label_maps,
     has_labels,
-    has_masks,
-    image_column_of,
-    label_column_of,
-    mask_column_of,
     number_labels,
     read_labels,
 )
 from .digits import grey_digits, pixels
-from .labelled_split import FromArray, FromColumn, Split
-from .load import NOISE, check_source, id_and_title, load, on_disk
+from .labelled_split import ReadArray, ReadColumn, Split
 from .presets import Preset, TaskName, preset_of
-from .segmentation.folders import LAYOUTS, Folders, class_names, mask_folders
-from .segmentation.pairs import FromColumns, FromFiles, Pairs
+from .segmentation.folders import FOLDER_LAYOUTS, SplitFolders, read_class_names, split_folders
+from .segmentation.pairs import PairColumns, PairFiles, Pairs
+from .source import NOISE, check_source, id_and_title, load_splits, on_disk
 
 S = TypeVar("S", Split, Pairs)
 
-HAS = {"classification": "one label for each picture", "segmentation": "a mask for each picture"}
+HAS = {"classification": "one label per image", "segmentation": "a label map per image"}
 NEEDS = {
-    "classification": "a model with one answer for a picture needs labels, as cifar10 has them",
-    "segmentation": "a model that answers for every pixel needs masks, as voc2012 has them",
+    "classification": "a classifier needs labels, for example cifar10",
+    "segmentation": "a segmenter needs label maps, for example voc2012",
 }
 
 
 @dataclass(frozen=True)
 class Data(Generic[S]):
-    name: str  # what the user asked for
+    name: str  # as the user gave it
     dataset: str  # for a card: the id on the Hub, or the folder's name
     title: str
     classes: tuple[str, ...]  # "0", "1", … if they have no names
@@ -64,41 +63,46 @@ def open_data(
     task: TaskName = "classification",
     num_classes: int | None = None,
 ) -> Data:
-    """Labels read and checked, columns and splits found, no image decoded but the first; masks are all read.
+    """Find columns and splits, read and check all labels or label maps; of the images only the first is decoded.
 
-    `config`, `revision` and `token` are for the Hub. `need_test=False` is for who only prunes: `test` is empty then.
-    `num_classes` is for masks whose classes have no names; all other data say themselves how many there are.
+    `config`, `revision` and `token` are for the Hub. `need_test=False` leaves `test` empty, for pruning only.
+    `num_classes` is for label maps whose classes have no names; other data have their own number.
     """
     check_source(source)
     preset = preset_of(source)
     if source == NOISE:
         known = "voc2012" if task == "segmentation" else "digits"
-        raise ValueError(f"data {NOISE!r} is noise, to try pruning out: there is nothing to learn; try {known}")
+        raise ValueError(f"data {NOISE!r} is noise, for trying pruning out; to train, use {known}")
     if preset and preset.task != task:
         raise ValueError(f"data {source}: {preset.title} has {HAS[preset.task]}; {NEEDS[task]}")
     if preset and preset.name == "digits":
         if image_column or label_column or config or revision:
-            raise ValueError("data digits has no columns, configs or revisions to choose from; leave those flags out")
+            raise ValueError(
+                "data digits has no columns, configs or revisions; omit `image_column`, `label_column`, `config` and "
+                "`revision`"
+            )
         return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split)
-    asked = Asked(train_split or (preset.train_split if preset else "train"), test_split, image_column, label_column)
+    given = Selection(
+        train_split or (preset.train_split if preset else "train"), test_split, image_column, label_column
+    )
     try:
         path = on_disk(source, preset, revision)
-        folders = mask_folders(path) if path else {}
+        folders = split_folders(path) if path else {}
         if task == "segmentation":
             parts = folders or _load_or_explain(source, preset, path, config, revision, token, train_split)
-            opened = _open_pairs(parts, asked, preset, path, num_classes, need_test)
+            opened = _open_pairs(parts, given, preset, path, num_classes, need_test)
         else:
             if any(folder.images.is_dir() for folder in folders.values()):
                 raise ValueError(f"it has {HAS['segmentation']}; {NEEDS[task]}")
-            parts = load(source, preset, path, config, revision, token, train_split)
-            opened = _open_labels(parts, asked, preset, need_test)
+            parts = load_splits(source, preset, path, config, revision, token, train_split)
+            opened = _open_labels(parts, given, preset, need_test)
     except ValueError as error:
         raise ValueError(f"data {source}: {error}") from error
     return Data(source, *id_and_title(source, preset, path), *opened, preset)
 
 
-class Asked(NamedTuple):
-    """Splits and columns by name; None: find it."""
+class Selection(NamedTuple):
+    """Splits and columns that the user named; None: find it."""
 
     train: str
     test: str | None
@@ -113,65 +117,65 @@ class Opened(NamedTuple):
     test_split: str
 
 
-def _open_labels(parts: Mapping[str, Any], asked: Asked, preset: Preset | None, need_test: bool) -> Opened:
-    train = parts[_train_split(parts, asked)]
-    images = image_column_of(train, asked.image, preset)
-    labels = label_column_of(train, asked.label, preset)
-    wanted = {asked.train: read_labels(train, labels, asked.train)}
+def _open_labels(parts: Mapping[str, Any], given: Selection, preset: Preset | None, need_test: bool) -> Opened:
+    train = parts[_train_split(parts, given)]
+    images = find_image_column(train, given.image, preset)
+    labels = find_label_column(train, given.label, preset)
+    wanted = {given.train: read_labels(train, labels, given.train)}
     test_name = ""
     if need_test:
         test_name = find_test_split(
-            parts, asked.test, asked.train, lambda name: has_labels(parts[name], labels), preset
+            parts, given.test, given.train, lambda name: has_labels(parts[name], labels), preset
         )
-        image_column_of(parts[test_name], images, None)
+        find_image_column(parts[test_name], images, None)
         wanted[test_name] = read_labels(parts[test_name], labels, test_name)
     numbers, classes = number_labels(wanted, preset)
-    splits = [Split(numbers[name], FromColumn(parts[name], images)) for name in wanted]
-    test = splits[1] if need_test else Split(numbers[asked.train][:0], FromColumn(train, images))
+    splits = [Split(numbers[name], ReadColumn(parts[name], images)) for name in wanted]
+    test = splits[1] if need_test else Split(numbers[given.train][:0], ReadColumn(train, images))
     return Opened(classes, splits[0], test, test_name)
 
 
 def _open_pairs(
     parts: Mapping[str, Any],
-    asked: Asked,
+    given: Selection,
     preset: Preset | None,
     path: Path | None,
     num_classes: int | None,
     need_test: bool,
 ) -> Opened:
-    """Of folders, or of two columns."""
-    train = parts[_train_split(parts, asked)]
-    if isinstance(train, Folders):
-        if asked.image or asked.label:
-            raise ValueError("it is folders of files, without columns; leave --image_column and --label_column out")
-        images = masks = ""
+    """From folders, or from two columns."""
+    train = parts[_train_split(parts, given)]
+    if isinstance(train, SplitFolders):
+        if given.image or given.label:
+            raise ValueError("it is folders of files, without columns; omit `image_column` and `label_column`")
+        images = label_maps = ""
     else:
-        images = image_column_of(train, asked.image, preset)
-        masks = mask_column_of(train, asked.label, images, preset)
+        images = find_image_column(train, given.image, preset)
+        label_maps = find_label_map_column(train, given.label, images, preset)
 
     def labelled(name: str) -> bool:
         part = parts[name]
-        return part.has_masks() if isinstance(part, Folders) else has_masks(part, masks)
+        return part.has_label_maps() if isinstance(part, SplitFolders) else has_label_maps(part, label_maps)
 
     def pairs(name: str) -> Pairs:
         part = parts[name]
-        if isinstance(part, Folders):
-            found = Pairs(FromFiles(part.pairs()))
+        if isinstance(part, SplitFolders):
+            opened = Pairs(PairFiles(part.pairs()))
         else:
-            image_column_of(part, images, None)
-            mask_column_of(part, masks, images, None)
-            # only this preset's own columns are known to be painted in these colours
-            found = Pairs(FromColumns(part, images, masks, name), preset.colours if preset else ())
-        if found.highest() < 0:
-            why = "no pixel of its masks has a class: all hold 255" if len(found) else "it is empty"
+            find_image_column(part, images, None)
+            find_label_map_column(part, label_maps, images, None)
+            # label maps in RGB colours exist only in this preset's own columns
+            opened = Pairs(PairColumns(part, images, label_maps, name), preset.colours if preset else ())
+        if opened.highest() < 0:
+            why = "no pixel of its label maps has a class: all hold 255" if len(opened) else "it is empty"
             raise ValueError(f"split {name!r}: {why}")
-        return found
+        return opened
 
-    test_name = find_test_split(parts, asked.test, asked.train, labelled, preset) if need_test else ""
-    train_pairs = pairs(asked.train)
-    test_pairs = pairs(test_name) if need_test else Pairs(FromFiles([]))
+    test_name = find_test_split(parts, given.test, given.train, labelled, preset) if need_test else ""
+    train_pairs = pairs(given.train)
+    test_pairs = pairs(test_name) if need_test else Pairs(PairFiles([]))
     return Opened(
-        _classes([train_pairs, test_pairs], class_names(path) if path else None, num_classes, preset),
+        _classes([train_pairs, test_pairs], read_class_names(path) if path else None, num_classes, preset),
         train_pairs,
         test_pairs,
         test_name,
@@ -181,7 +185,7 @@ def _open_pairs(
 def _classes(
     splits: list[Pairs], names: tuple[str, ...] | None, num_classes: int | None, preset: Preset | None
 ) -> tuple[str, ...]:
-    """The preset's; else those of classes.txt; else as many numbers as asked for, or as occur. No label is beyond."""
+    """The preset's; else those of classes.txt; else `num_classes` numbers, or as many as occur. Checks all labels."""
     if preset and names and len(names) != preset.num_classes:
         raise ValueError(
             f"classes.txt has {len(names)} names, but {preset.title} has {preset.num_classes} classes; "
@@ -192,30 +196,30 @@ def _classes(
         high = max(split.highest() for split in splits)
         if num_classes is None and not high:
             raise ValueError(
-                "class 0 is the only one in its masks; if 255 is to be the second, write 1: 255 is for pixels "
-                "without a class"
+                "class 0 is the only one in its label maps; if 255 should be the second class, store it as 1: 255 "
+                "stands for no class"
             )
         names = tuple(str(label) for label in range(high + 1 if num_classes is None else num_classes))
     if not 1 <= len(names) <= IGNORE:
-        raise ValueError(f"{len(names)} classes; there may be 1 to {IGNORE}, since {IGNORE} in a mask is none")
+        raise ValueError(f"{len(names)} classes; there may be 1 to {IGNORE}, because {IGNORE} stands for no class")
     for split in splits:
         split.check_labels(len(names))
     return names
 
 
-def _train_split(parts: Mapping[str, Any], asked: Asked) -> str:
-    if asked.train not in parts:
+def _train_split(parts: Mapping[str, Any], given: Selection) -> str:
+    if given.train not in parts:
         raise ValueError(
-            f"no split {asked.train!r}; it has {', '.join(parts)}: name the one to learn from (--train_split)"
+            f"no split {given.train!r}; it has {', '.join(parts)}: set `train_split` to the training split"
         )
-    return asked.train
+    return given.train
 
 
 def _load_or_explain(source: str, preset: Preset | None, path: Path | None, *options: Any) -> Mapping[str, Any]:
     try:
-        return load(source, preset, path, *options)
+        return load_splits(source, preset, path, *options)
     except ValueError as error:
-        raise ValueError(f"{error}; {LAYOUTS}" if path and path.is_dir() else str(error)) from error
+        raise ValueError(f"{error}; {FOLDER_LAYOUTS}" if path and path.is_dir() else str(error)) from error
 
 
 def _open_digits(preset: Preset, train_split: str, test_split: str) -> Data:
@@ -224,7 +228,7 @@ def _open_digits(preset: Preset, train_split: str, test_split: str) -> Data:
         if name not in parts:
             raise ValueError(f"data digits: no split {name!r}; it has {', '.join(parts)}")
     train, test = (
-        Split(parts[name].labels, FromArray(pixels(parts[name]).numpy())) for name in (train_split, test_split)
+        Split(parts[name].labels, ReadArray(pixels(parts[name]).numpy())) for name in (train_split, test_split)
     )
     classes = tuple(str(digit) for digit in range(10))
     return Data(preset.name, preset.dataset, preset.title, classes, train, test, test_split, preset)

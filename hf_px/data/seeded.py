@@ -1,4 +1,4 @@
-"""Randomness by name: what an item looks like depends on (seed, epoch, index) and on nothing that came before."""
+"""Reproducible augmentation: an item depends on (seed, epoch, index) and on nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch.utils.data import Dataset, default_collate
 
 @contextmanager
 def torch_seeded(*parts: int) -> Iterator[None]:
-    """torch's CPU generator as these numbers say, and afterwards as it was: torchvision knows no other generator.
+    """Seed torch's global CPU generator, the only one that torchvision uses, and restore it afterwards.
 
-    The numbers go through a hash, for neighbours must not give neighbouring seeds. Not torch.manual_seed: it would
-    reach for the GPU too, in every worker.
+    The numbers are hashed, so that neighbours give unrelated seeds. Not torch.manual_seed, which would initialise the
+    GPU in every worker.
     """
-    packed = struct.pack(f"<{len(parts)}Q", *(part % 2**64 for part in parts))  # a seed may be any that torch takes
+    packed = struct.pack(f"<{len(parts)}Q", *(part % 2**64 for part in parts))  # torch accepts negative seeds
     seed = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
     generator = torch.random.default_generator
     before = generator.get_state()
@@ -35,37 +35,37 @@ def torch_seeded(*parts: int) -> Iterator[None]:
 def uniforms(seed: int, epochs: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
     """`count` numbers in [0, 1) for each (epoch, index): u = mix(mix(mix(mix(seed) + epoch) + index) + k) / 2^64.
 
-    What torch_seeded is for one item, this is for a whole batch, without a line of Python for each of its images.
+    The counterpart of torch_seeded for a whole batch, without a loop over images.
     """
     state = np.full(len(indices), seed % 2**64, np.uint64)
     for part in (0, epochs, indices):
         state = _mixed(state + np.asarray(part).astype(np.uint64))
     drawn = _mixed(state[:, None] + np.arange(count, dtype=np.uint64))
-    return (drawn >> np.uint64(11)) * 2.0**-53  # a float64 has 53 bits: never 1
+    return (drawn >> np.uint64(11)) * 2.0**-53  # 53 bits, so the result is never 1
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's step: each bit depends on every bit of x. Products of uint64 wrap, and are meant to."""
+    """A step of SplitMix64: each output bit depends on every bit of x. Overflow of uint64 is intended."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-class Seeded(Dataset):
-    """Items by (epoch, index): the same in any worker, on any process, and after a resume.
+class SeededDataset(Dataset):
+    """Items by (epoch, index): the same in any worker, in any process, and after a resume.
 
-    A sampler yields (epoch, index); the epoch comes with the index because persistent workers hear of nothing else.
+    The sampler yields (epoch, index), because persistent workers receive nothing but indices.
     """
 
     seed: int
 
     def item(self, index: int) -> tuple[Any, Any]:
-        """Drawn with torch's own generator."""
+        """One item; random numbers come from torch's global generator."""
         raise NotImplementedError
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Any, Any]:
-        epoch, index = pair(key)
+        epoch, index = epoch_and_index(key)
         with torch_seeded(self.seed, epoch, index):
             return self.item(index)
 
@@ -75,8 +75,10 @@ class Seeded(Dataset):
         return x, y
 
 
-def pair(key: tuple[int, int]) -> tuple[int, int]:
+def epoch_and_index(key: tuple[int, int]) -> tuple[int, int]:
     if not isinstance(key, tuple):
-        raise TypeError(f"item {key!r}: training images go by (epoch, index); let the sampler yield such pairs")
+        raise TypeError(
+            f"item {key!r}: training images are indexed by (epoch, index); the sampler must yield such tuples"
+        )
     epoch, index = (int(part) for part in key)
     return epoch, index

@@ -1,8 +1,8 @@
-"""From a PIL image to what the model takes: size, mean, std, interpolation are the model's, the variation the data's.
+"""From a PIL image to the model's input: size, mean, std and interpolation of the model, augmentation of the data set.
 
-Crop, resize and flip work on bytes, which become floats once, at the end: (x - mean) / std. All randomness is torch's.
-Bytes are a PIL image or a tensor, whichever is faster: photographs are cropped and coloured by PIL (1.2 times as fast),
-small images enlarged as tensors (3 to 4 times, 32 to 224).
+Crop, resize and flip work on bytes, which become floats once, at the end: (x - mean) / std. All random numbers are
+torch's. Bytes are a PIL image or a tensor, whichever is faster: photographs are cropped and coloured by PIL (1.2 times
+as fast), small images enlarged as tensors (3 to 4 times, 32 to 224).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from PIL import Image
 from torch import Tensor
 
 from .open_data import Data
-from .presets import AsItIs, PadCrop, ResizedCrop
+from .presets import NoAugmentation, PadCrop, ResizedCrop, ScaleCrop
 
 Transform = Callable[[Image.Image], Tensor]
 
 
 def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
-    """RGB image -> float tensor, at random as the paper's appendix says; `images` is data_config(model)."""
+    """RGB image -> float tensor, augmented as in the paper's appendix; `images` is data_config(model)."""
     from torchvision.transforms import v2
 
-    pixels, normalise = _ends(data, images)
+    check_channels(data, images)
+    pixels, normalise = _ends(images)
     _, height, width = images["input_size"]
-    vary = data.preset.augmentation if data.preset else usual(data, images)
+    vary = augmentation_of(data, images)
     steps: list[Callable]
     if isinstance(vary, ResizedCrop):
         steps = [
@@ -38,7 +39,7 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
             pixels,
         ]
     elif isinstance(vary, PadCrop):
-        # resized before the crop, so that the whole picture is there to move
+        # resized before the crop, so that the crop moves over the whole image
         steps = [pixels, resize(images), PadCropFlip(*padding_of(vary, images), vary.flip)]
     else:
         steps = [pixels, resize(images)]
@@ -46,75 +47,73 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
 
 
 def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
-    """RGB image -> float tensor, always the same: the whole image if it is small, else the model's own crop."""
+    """RGB image -> float tensor, without randomness: the whole image if it is small, else the model's own crop."""
+    check_channels(data, images)
+    return _evaluation_transform(images, whole=takes_whole(data, images))
+
+
+def image_transform(images: Mapping[str, Any]) -> Transform:
+    """test_transform for an image of no data set, with the settings of a ticket.
+
+    A run that resized test images whole stored crop_mode "squash" and crop_pct 1.
+    """
+    return _evaluation_transform(images, whole=images.get("crop_mode") == "squash" and images.get("crop_pct") == 1.0)
+
+
+def _evaluation_transform(images: Mapping[str, Any], whole: bool) -> Transform:
     from timm.data import create_transform
     from torchvision.transforms import v2
 
-    pixels, normalise = _ends(data, images)
-    if takes_whole(data, images):
+    if whole:
+        pixels, normalise = _ends(images)
         return v2.Compose([pixels, resize(images), normalise])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
 
 
-def picture_transform(images: Mapping[str, Any]) -> Transform:
-    """test_transform for a picture of no data set: `images` is all that a ticket says of those it was tested with.
-
-    Where a run took them whole, it wrote down crop_mode "squash" at crop_pct 1.
-    """
-    from timm.data import create_transform
-    from torchvision.transforms import v2
-
-    if images.get("crop_mode") == "squash" and images.get("crop_pct") == 1.0:
-        channels = images["input_size"][0]
-        pixels = ToPixels("L" if channels == 1 else "RGB")
-        return v2.Compose([pixels, resize(images), Normalise(channels, images["mean"], images["std"])])
-    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-    return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
-
-
 def takes_whole(data: Data, images: Mapping[str, Any]) -> bool:
-    """Whether test images are resized whole, or cut by the model's own crop."""
+    """True if test images are resized whole, False if they go through the model's own crop."""
     return data.preset.whole if data.preset else _is_small(data, images)
 
 
 def padding_of(vary: PadCrop, images: Mapping[str, Any]) -> tuple[int, int]:
-    """Across and down, at each side; it grows with the picture: 4 in 32 is 28 in 224."""
+    """(horizontal, vertical) padding on each side, scaled to the input: 4 of 32 is 28 of 224."""
     _, height, width = images["input_size"]
     return round(vary.padding * width / vary.size), round(vary.padding * height / vary.size)
 
 
-def usual(data: Data, images: Mapping[str, Any]) -> AsItIs | PadCrop | ResizedCrop:
-    """Data that the paper does not have: as CIFAR if the images are small, else as ImageNet's are usually cut."""
+def augmentation_of(data: Data, images: Mapping[str, Any]) -> NoAugmentation | PadCrop | ResizedCrop | ScaleCrop:
+    """The preset's; for other data as CIFAR if the images are small, else the usual crop of ImageNet."""
+    if data.preset:
+        return data.preset.augmentation
     if _is_small(data, images):
-        return PadCrop(size=8, padding=1)  # an eighth at each side
+        return PadCrop(size=8, padding=1)  # 1/8 on each side
     return ResizedCrop(scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
 
 
 def _is_small(data: Data, images: Mapping[str, Any]) -> bool:
-    """The first image is no larger than the model's input: to crop it would be to enlarge a part of it.
+    """True if the first image is not larger than the model's input, so that a crop would enlarge a part of it.
 
-    One image speaks for all, so that nothing else is decoded; and the choice does not depend on which is drawn.
+    Only the first image decides, so that no other is decoded and the choice depends on no random draw.
     """
     _, height, width = images["input_size"]
     return data.train.size[0] <= width and data.train.size[1] <= height
 
 
-def _ends(data: Data, images: Mapping[str, Any]) -> tuple[Callable, Callable]:
-    """To a tensor of bytes, and from there to what the model takes."""
-    channels = check_channels(data, images)
-    return ToPixels("L" if channels == 1 else "RGB"), Normalise(channels, images["mean"], images["std"])
+def _ends(images: Mapping[str, Any]) -> tuple[ToPixels, NormalisePixels]:
+    """First and last step: image to bytes, and bytes to normalised floats."""
+    channels = images["input_size"][0]
+    return ToPixels("L" if channels == 1 else "RGB"), NormalisePixels(channels, images["mean"], images["std"])
 
 
-def check_channels(data: Data, images: Mapping[str, Any]) -> int:
-    """How many the model takes: 3, or 1 where the pictures are grey."""
+def check_channels(data: Data, images: Mapping[str, Any]) -> None:
+    """Refuse a model that does not take 3 channels, or 1 if the images are grey."""
     channels = images["input_size"][0]
     if channels != 3 and not (channels == 1 and data.preset and data.preset.grey):
         raise ValueError(
-            f"the model takes {channels} channels, {data.name} has RGB images; take a model of 3 channels, or "
-            "to try it out, data 'random', which fits any model"
+            f"the model takes {channels} channels, {data.name} has RGB images; use a model with 3 channels, or, to try "
+            "a command out, data 'random', which fits any model"
         )
-    return channels
 
 
 def resize(images: Mapping[str, Any]) -> Callable:
@@ -128,7 +127,7 @@ def _interpolation(images: Mapping[str, Any]) -> Any:
     from torchvision.transforms import InterpolationMode
 
     name = images.get("interpolation", "bilinear")
-    # those that tensors have; timm's others (lanczos, box, hamming, random) are nearest to this one
+    # bicubic stands in for the modes that torchvision lacks for tensors: lanczos, box, hamming, random
     return InterpolationMode(name if name in ("bilinear", "bicubic", "nearest", "nearest-exact") else "bicubic")
 
 
@@ -145,9 +144,9 @@ class ToPixels:
 
 
 class PadCropFlip:
-    """Black padding, a crop of the old size anywhere in it, a flip: torchvision's RandomCrop and RandomHorizontalFlip.
+    """Black padding, a random crop of the original size, a flip: torchvision's RandomCrop and RandomHorizontalFlip.
 
-    In one, because on 32x32 pixels those two take 69 µs, mostly to look at their arguments, and this takes 15.
+    In one step: on 32x32 pixels those two take 69 µs, mostly for checking arguments, and this takes 15.
     """
 
     def __init__(self, across: int, down: int, flip: float) -> None:
@@ -163,8 +162,8 @@ class PadCropFlip:
         return crop.flip(2) if mirror < self.flip else crop
 
 
-class Normalise:
-    """(x / 255 - mean) / std, in one go over the uint8 tensor."""
+class NormalisePixels:
+    """(x / 255 - mean) / std of a uint8 tensor."""
 
     def __init__(self, channels: int, mean: Any, std: Any) -> None:
         self.mean, self.std = (255 * self._each(values, channels) for values in (mean, std))
@@ -175,5 +174,5 @@ class Normalise:
     @staticmethod
     def _each(values: Any, channels: int) -> Tensor:
         given = torch.tensor([float(value) for value in values])
-        # timm gives a model of one channel the three means of its RGB weights
+        # timm gives a model with one channel the three means of its RGB weights
         return (given if len(given) == channels else given.mean().expand(channels)).view(-1, 1, 1)

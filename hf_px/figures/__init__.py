@@ -1,9 +1,12 @@
-"""Pictures as SVG, and the tables under them; equal numbers give equal bytes."""
+"""Charts as self-contained SVG, and the tables of their numbers; equal numbers give equal bytes.
 
-from .box_chart import boxes
-from .heat_map import heatmap
-from .layer_chart import layers
-from .line_chart import lines
+Imports core only, and no torch: cards, sweeps and reports all draw with it.
+"""
+
+from .box_chart import draw_boxes
+from .heat_map import draw_heatmap
+from .layer_chart import draw_layers
+from .line_chart import Panel, draw_lines, draw_panels
 from .table import Table
 
-__all__ = ["Table", "boxes", "heatmap", "layers", "lines"]
+__all__ = ["Panel", "Table", "draw_boxes", "draw_heatmap", "draw_layers", "draw_lines", "draw_panels"]

@@ -1,98 +1,104 @@
-"""Layers: one row a layer; a bar for one series, with its whole behind it, and a shape each for several."""
+"""One value per layer: bars for one series, with the total behind each bar, or markers for several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .axis import around, usable
-from .frame import EDGE, LINE, WIDTH, Item, heading, keys, legend, marker, picture
-from .rows import rows
-from .text import back, clean, escape, number, text, width
+from .frame import (
+    EDGE,
+    LINE,
+    WIDTH,
+    LegendItem,
+    axis_label,
+    heading,
+    legend,
+    marker,
+    rect_attributes,
+    rule,
+    series_styles,
+    svg_document,
+)
+from .layer_rows import layer_rows
+from .scale import ChartScale, is_drawable, scale_around
+from .svg_text import cut_end, escape, one_line, text_line, text_width
 
-_WIDEST = 100.0  # of a column of numbers
-_LANE, _LANES = 6.0, 30.0  # from one series to the next within a row, and from the first to the last at most
+_WIDEST_NUMBER = 100.0  # units
+_LANE, _ALL_LANES = 6.0, 30.0  # from one series to the next within a row; from the first to the last at most
 
 
-def layers(
+def draw_layers(
     names: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
     *,
     title: str,
     x: str,
-    whole: float | Sequence[float] | None = None,
+    total: float | Sequence[float] | None = None,
     texts: Mapping[str, Sequence[str]] | None = None,
     order: Sequence[str] = (),
     alt: str = "",
 ) -> str:
-    """One value a layer and series, from zero; `whole` is what it is a part of, `texts` how a value is written."""
-    for name, values in {**series, **(texts or {})}.items():
-        if len(values) != len(names):
-            raise ValueError(f"{name}: {len(values)} values for {len(names)} layers; give each layer one, or None")
-    wholes = [float(whole)] * len(names) if isinstance(whole, (int, float)) else whole
-    if wholes is not None and len(wholes) != len(names):
-        raise ValueError(f"whole: {len(wholes)} values for {len(names)} layers; give one number, or one a layer")
-    told = {name: (texts or {}).get(name) or [_value(v) for v in values] for name, values in series.items()}
-    of_series = keys(series, order)
+    """Values start at zero; `total` is what they are a part of, `texts` how they are written."""
+    _check_lengths(names, {**series, **(texts or {})})
+    totals = [float(total)] * len(names) if isinstance(total, (int, float)) else total
+    if totals is not None:
+        _check_lengths(names, {"total": totals})
+    texts = {name: (texts or {}).get(name) or [_value_text(v) for v in values] for name, values in series.items()}
+    styles = series_styles(series, order)
     single = len(series) == 1
 
     body, top = heading(title)
     if not single:
-        drawn, top = legend([Item(marker(4, 0, k), 8.0, name) for name, k in of_series.items()], top)
+        drawn, top = legend([LegendItem(marker(4, 0, style), 8.0, name) for name, style in styles.items()], top)
         body += drawn
-    words = back(clean(x), WIDTH - 2 * EDGE)
-    body.append(text(words, WIDTH - EDGE, top + 12, style="dim", anchor="end", title=clean(x)))
-    top += 16
-
-    beside = 0.0
-    if single:
-        shown = [back(clean(t), _WIDEST) for t in next(iter(told.values()))]
-        beside = max((width(t) for t in shown), default=0.0) + 6
-    # a lane a series: values that are equal, as when all units live, must not hide each other
-    lane = min(_LANE, _LANES / max(1, len(series) - 1))
+    body.append(axis_label(x, top + 12))
+    # each series has a lane of its own: equal values, such as layers that keep all units, must not hide each other
+    lane = min(_LANE, _ALL_LANES / max(1, len(series) - 1))
     band = 12.0 + lane * (len(series) - 1)
-    place = rows(names, top + LINE + 2, band, beside=beside)
-    least = [0.0] + [v for values in series.values() for v in values if v is not None]
-    axis = around([*least, *(wholes or ())], zero=True, room=0.0).at(place.left, place.right)
-    if not single:  # a shape at the end of the axis has its half beyond
-        axis = axis.at(place.left + 5, place.right - 5)
-    drawn, height = place.ruled(axis, above=3)
+    numbers = [cut_end(one_line(t), _WIDEST_NUMBER) for t in next(iter(texts.values()))] if single else []
+    beside = max(map(text_width, numbers), default=0.0) + 6 if single else 0.0
+    rows = layer_rows(names, top + 16 + LINE + 2, band, beside=beside)
+    shown = [0.0] + [v for values in series.values() for v in values if v is not None]
+    margin = 0 if single else 5  # half of a marker at the end of the scale
+    scale = scale_around([*shown, *(totals or ())], zero=True, room=0.0)
+    scale = scale.between(rows.left + margin, rows.right - margin)
+    drawn, height = rows.draw_axis(scale, above=3)
     body += drawn
 
-    zero = axis(0.0)
-    for i, layer in enumerate(names):
-        middle = place.middle(i)
-        if wholes is not None and usable(wholes[i]):
-            end = number(abs(axis(wholes[i]) - zero))
-            y, high = number(middle - band / 2 + 1), number(band - 2)
-            body.append(f'<rect class="whole" x="{number(zero)}" y="{y}" width="{end}" height="{high}"/>')
+    zero = scale(0.0)
+    for i, layer in enumerate(map(one_line, names)):
+        y = rows.middle(i)
+        if totals is not None and is_drawable(totals[i]):
+            box = rect_attributes(zero, y - band / 2 + 1, abs(scale(totals[i]) - zero), band - 2)
+            # the class name stays, so that the density.svg of a ticket stays the same to the byte
+            body.append(f'<rect class="whole" {box}/>')
         elif not single:
-            body.append(
-                f'<line class="grid" x1="{number(place.left)}" x2="{number(place.right)}" y1="{number(middle)}" '
-                f'y2="{number(middle)}"/>'
-            )
-        for j, (of, (name, values)) in enumerate(zip(of_series.values(), series.items())):
-            value, said = values[i], clean(told[name][i])
-            if usable(value) and value is not None:
-                hint = f"{clean(layer)}: {said}" if single else f"{clean(name, 60)}, {clean(layer)}: {said}"
-                if single:
-                    body.append(_bar(zero, axis(value), middle, hint))
-                else:
-                    body.append(marker(axis(value), middle + lane * (j - (len(series) - 1) / 2), of, hint))
+            body.append(rule(rows.left, y, rows.right, y, "grid"))
+        for j, (name, values) in enumerate(series.items()):
+            text = one_line(texts[name][i])
             if single:
-                body.append(
-                    text(back(said, _WIDEST), WIDTH - EDGE, middle + 4, style="value", anchor="end", title=said)
-                )
+                body += _bar(values[i], scale, y, f"{layer}: {text}")
+                number = cut_end(text, _WIDEST_NUMBER)
+                body.append(text_line(number, WIDTH - EDGE, y + 4, style="value", anchor="end", title=text))
+            elif (value := values[i]) is not None and is_drawable(value):
+                tooltip = f"{one_line(name, 60)}, {layer}: {text}"
+                body.append(marker(scale(value), y + lane * (j - (len(series) - 1) / 2), styles[name], tooltip))
     alt = alt or f"{x} by layer, from input to output, of {', '.join(series)}."
-    return picture(body, height, title=title, alt=alt)
+    return svg_document(body, height, title=title, alt=alt)
 
 
-def _bar(zero: float, end: float, middle: float, hint: str) -> str:
-    x, wide = min(zero, end), abs(end - zero)
-    return (
-        f'<rect class="bar f0" x="{number(x)}" y="{number(middle - 5)}" width="{number(wide)}" height="10">'
-        f"<title>{escape(hint)}</title></rect>"
-    )
+def _check_lengths(names: Sequence[str], series: Mapping[str, Sequence[object]]) -> None:
+    for name, values in series.items():
+        if len(values) != len(names):
+            raise ValueError(f"{name}: {len(values)} values for {len(names)} layers; give one per layer, or None")
 
 
-def _value(value: float | None) -> str:
+def _bar(value: float | None, scale: ChartScale, y: float, tooltip: str) -> list[str]:
+    if value is None or not is_drawable(value):
+        return []
+    start, end = sorted((scale(0.0), scale(value)))
+    box = rect_attributes(start, y - 5, end - start, 10)
+    return [f'<rect class="bar f0" {box}><title>{escape(tooltip)}</title></rect>']
+
+
+def _value_text(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"

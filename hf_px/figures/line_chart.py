@@ -1,35 +1,71 @@
-"""Lines: y against x, one line a series; spectra by rank, accuracy by rounds."""
+"""Lines: y against x for each series, with bands of deviation, in one panel or in several that share the y-axis."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .axis import Axis, around
 from .frame import (
     EDGE,
+    INK,
     LINE,
     WIDTH,
-    Key,
+    LegendItem,
+    SeriesStyle,
+    axis_label,
     heading,
-    horizontal,
-    items,
-    keys,
     legend,
-    mark_keys,
+    legend_items,
+    line_sample,
     mark_line,
+    mark_styles,
     marker,
-    picture,
-)
-from .text import back, clean, number, text, width
+    rule,
+    series_styles,
+    svg_document,
+    x_ticks,
+)  # fmt: skip
+from .scale import ChartScale, scale_around
+from .svg_text import coordinate, cut_end, one_line, text_line, text_width
 
-_HIGH = 190.0
-_FEW = 40  # points: each has its marker; of more, every so many one
-_MARKERS = 7
+_HEIGHT = 190.0  # of a panel
+_WIDEST_LABEL = 80.0  # of a tick
+_ALL_MARKERS = 40  # points; a series with more has only about _SOME_MARKERS markers
+_SOME_MARKERS = 7
+_CROSS = "M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5"
+_LEVEL = SeriesStyle(INK, "", "5 3")
+_DOTS = "1.5 3"
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, ...]]  # (x, y), or (x, y, deviation of y)
 
 
-def lines(
+@dataclass(frozen=True)
+class Panel:
+    """The series against one x-axis."""
+
+    series: Mapping[str, Points]
+    x: str
+    log_x: bool = False
+    marks: Mapping[str, float] = field(default_factory=dict)  # vertical lines at named x
+    ticks: Mapping[float, str] | None = None  # {x: label}; None: chosen from the points
+    reverse_x: bool = False  # the largest x is on the left
+    crosses: Mapping[str, Collection[float]] = field(default_factory=dict)  # {series: x at which it has no y}
+    dotted: Collection[str] = ()  # series of one point that are continued as a dotted line, to compare with
+
+    def tick_labels(self, scale: ChartScale) -> list[tuple[float, str]]:
+        """The x values themselves if there are few, else round numbers."""
+        if self.ticks is not None:
+            return [(x, cut_end(one_line(label), _WIDEST_LABEL)) for x, label in self.ticks.items()]
+        tried = sorted({point[0] for points in self.series.values() for point in points if scale.can_draw(point[0])})
+        if 1 <= len(tried) <= 8:
+            return [(a, f"{a:,.6g}".replace("-", "−")) for a in tried]
+        return scale.ticks(6)
+
+    def x_text(self, x: float) -> str:
+        return (self.ticks or {}).get(x, f"{x:.6g}")
+
+
+def draw_lines(
     series: Mapping[str, Points],
     *,
     title: str,
@@ -41,75 +77,166 @@ def lines(
     order: Sequence[str] = (),
     alt: str = "",
 ) -> str:
-    """y(x) of each series in its order, and named places on x; a line breaks at what has no logarithm."""
-    names, marks = list(series), dict(marks or {})
-    of_series = keys(series, order)
-    drawable = [(a, b) for points in series.values() for a, b in points]
-    across = around([a for a, b in drawable] + list(marks.values()), log=log_x)
-    up = around([b for a, b in drawable], log=log_y, room=0.05)
-    marks = {name: value for name, value in marks.items() if across.holds(value)}
-    of_marks = mark_keys(of_series, marks)
+    """y(x) of each series, with `marks` as vertical lines; a line breaks where a value has no logarithm."""
+    panel = Panel(series, x, log_x, marks or {})
+    return draw_panels([panel], title=title, y=y, log_y=log_y, order=order, alt=alt)
+
+
+def draw_panels(
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    y: str,
+    log_y: bool = False,
+    levels: Mapping[str, tuple[float, float]] | None = None,
+    order: Sequence[str] = (),
+    alt: str = "",
+) -> str:
+    """Panels below each other; the first one has all series. `levels` are {name: (y, deviation)}, horizontal lines."""
+    levels = levels or {}
+    ends = [
+        end
+        for _, *values in [p for panel in panels for points in panel.series.values() for p in points]
+        + [(0.0, *level) for level in levels.values()]
+        for end in _ends(values)
+    ]
+    up = scale_around(ends, log=log_y, room=0.05)
+    styles = series_styles(panels[0].series, order)
 
     body, top = heading(title)
-    drawn, top = legend(items({name: _sample(k) for name, k in of_series.items()}, 24.0, marks, of_marks), top)
+    drawn, top = legend(_legend(panels, styles, levels), top)
     body += drawn
+    for panel in panels:
+        body.append(axis_label(y, top + 12, anchor="start"))
+        body += _panel(panel, up, styles, levels, top + 24)
+        top += 24 + _HEIGHT + 15 + LINE + 10
+    alt = alt or f"Lines: {y} against {panels[0].x}, for {', '.join(styles)}."
+    return svg_document(body, top, title=title, alt=alt, more_rules=".hfpx .band{fill-opacity:.16}\n")
 
-    body.append(text(back(clean(y), WIDTH - 2 * EDGE), EDGE, top + 12, style="dim", title=clean(y)))
-    top += 24
-    bottom = top + _HIGH
+
+def _ends(values: Sequence[float]) -> tuple[float, ...]:
+    """The y of a point, and both ends of its deviation."""
+    middle, deviation = values[0], values[1] if len(values) > 1 else 0.0
+    return (middle, middle - deviation, middle + deviation) if deviation else (middle,)
+
+
+def _legend(
+    panels: Sequence[Panel], styles: Mapping[str, SeriesStyle], levels: Mapping[str, tuple[float, float]]
+) -> list[LegendItem]:
+    marks = _drawable_marks(panels[0], _x_scale(panels[0]))
+    others = [LegendItem(line_sample(_LEVEL, with_marker=False), 24.0, name) for name in levels]
+    if any(panel.crosses for panel in panels):
+        others.append(LegendItem(_cross(5, 0, INK), 10.0, "collapsed"))
+    samples = {name: line_sample(style) for name, style in styles.items()}
+    named = legend_items(samples, marks, mark_styles(styles, marks))
+    if others and not named:  # a single series, but not the only thing to tell
+        named = [LegendItem(sample, 24.0, name) for name, sample in samples.items()]
+    return named + others
+
+
+def _x_scale(panel: Panel) -> ChartScale:
+    places = [point[0] for points in panel.series.values() for point in points]
+    places += [*panel.marks.values(), *(x for at in panel.crosses.values() for x in at)]
+    return scale_around(places, log=panel.log_x)
+
+
+def _drawable_marks(panel: Panel, across: ChartScale) -> dict[str, float]:
+    return {name: value for name, value in panel.marks.items() if across.can_draw(value)}
+
+
+def _panel(
+    panel: Panel,
+    up: ChartScale,
+    styles: Mapping[str, SeriesStyle],
+    levels: Mapping[str, tuple[float, float]],
+    top: float,
+) -> list[str]:
+    bottom, right = top + _HEIGHT, WIDTH - EDGE
     rungs = up.ticks(6)
-    left = EDGE + max([width(label) for _, label in rungs], default=0) + 6
-    across, up = across.at(left + 4, WIDTH - EDGE - 6), up.at(bottom, top)
-
+    left = EDGE + max([text_width(label) for _, label in rungs], default=0) + 6
+    ends = (right - 6, left + 4) if panel.reverse_x else (left + 4, right - 6)
+    across, up = _x_scale(panel).between(*ends), up.between(bottom, top)
+    body = []
     for value, label in rungs:
-        place = number(up(value))
-        body.append(f'<line class="grid" x1="{number(left)}" x2="{number(WIDTH - EDGE)}" y1="{place}" y2="{place}"/>')
-        body.append(text(label, left - 6, up(value) + 4, style="dim rung", anchor="end"))
-    body += horizontal(across, _ticks(across, drawable), top, bottom, bottom + 15)
-    body.append(f'<path class="axis" d="M{number(left)} {number(top)}V{number(bottom)}H{number(WIDTH - EDGE)}"/>')
-    words = back(clean(x), WIDTH - 2 * EDGE)
-    body.append(text(words, WIDTH - EDGE, bottom + 15 + LINE, style="dim", anchor="end", title=clean(x)))
+        body.append(rule(left, up(value), right, up(value), "grid"))
+        body.append(text_line(label, left - 6, up(value) + 4, style="dim rung", anchor="end"))
+    body += x_ticks(across, panel.tick_labels(across), top, bottom, bottom + 15)
+    body += [rule(left, top, left, bottom, "axis"), rule(left, bottom, right, bottom, "axis")]
+    body.append(axis_label(panel.x, bottom + 15 + LINE))
 
-    for name, value in marks.items():
-        body += mark_line(across(value), top, bottom, of_marks[name], f"{clean(name)} at {value:.4g}")
-    for i, (name, points) in enumerate(series.items()):
-        body += _line(points, across, up, of_series[name], clean(name), i / max(1, len(names)))
-    if not any(across.holds(a) and up.holds(b) for a, b in drawable):
-        body.append(text("no numbers to draw", (left + WIDTH - EDGE) / 2, (top + bottom) / 2, anchor="middle"))
-    alt = alt or f"Lines: {y} against {x}, for {', '.join(names)}."
-    return picture(body, bottom + 15 + LINE + 10, title=title, alt=alt)
+    for value, deviation in levels.values():
+        body += _level(value, deviation, up, left, right)
+    marks = _drawable_marks(panel, across)
+    for name, style in mark_styles(styles, marks).items():
+        body += mark_line(across(marks[name]), top, bottom, style, f"{one_line(name)} at {marks[name]:.4g}")
+    for i, (name, points) in enumerate(panel.series.items()):
+        if name in panel.dotted and len(points) == 1 and up.can_draw(points[0][1]):
+            y = up(points[0][1])
+            body.append(rule(left, y, right, y, f"line s{styles[name].colour}", _DOTS))
+        body += _line(panel, name, across, up, styles[name], i / max(1, len(panel.series)))
+    for name, places in panel.crosses.items():
+        body += [_cross(across(x), bottom, styles[name].colour) for x in places if across.can_draw(x)]
+    points = [point for series in panel.series.values() for point in series]
+    if not panel.crosses and not any(across.can_draw(p[0]) and up.can_draw(p[1]) for p in points):
+        body.append(text_line("no numbers to draw", (left + right) / 2, (top + bottom) / 2, anchor="middle"))
+    return body
 
 
-def _line(points: Points, across: Axis, up: Axis, of: Key, name: str, shift: float) -> list[str]:
-    """One path, broken where a point cannot be drawn, and markers."""
-    placed = [(across(a), up(b)) if across.holds(a) and up.holds(b) else None for a, b in points]
+def _level(value: float, deviation: float, up: ChartScale, left: float, right: float) -> list[str]:
+    """A horizontal line with its band."""
+    if not all(map(up.can_draw, _ends((value, deviation)))):
+        return []
+    high, low = up(value + deviation), up(value - deviation)
+    band = [_band([(left, high), (right, high), (right, low), (left, low)], _LEVEL)] if deviation else []
+    return [*band, rule(left, up(value), right, up(value), f"line s{INK}", _LEVEL.dash)]
+
+
+def _cross(x: float, y: float, colour: int) -> str:
+    return f'<path class="line s{colour}" transform="translate({coordinate(x)} {coordinate(y)})" d="{_CROSS}"/>'
+
+
+def _line(panel: Panel, name: str, across: ChartScale, up: ChartScale, style: SeriesStyle, shift: float) -> list[str]:
+    """The band, the line, broken where a point cannot be drawn, and the markers."""
+    points = panel.series[name]
+    placed = [(across(p[0]), up(p[1])) if across.can_draw(p[0]) and up.can_draw(p[1]) else None for p in points]
     path, pen = "", "M"
     for place in placed:
         if place:
-            path += f"{pen}{number(place[0])} {number(place[1])}"
+            path += f"{pen}{coordinate(place[0])} {coordinate(place[1])}"
         pen = "L" if place else "M"
-    found = []
+    found = _deviation(points, across, up, style)
     if path:
-        dashes = f' stroke-dasharray="{of.dash}"' if of.dash else ""
-        found.append(f'<path class="line s{of.colour}"{dashes} d="{path}"/>')
+        found.append(f'<path class="line s{style.colour}"{style.dashes} d="{path}"/>')
     shown = [(i, place) for i, place in enumerate(placed) if place]
-    if len(shown) > _FEW:  # spread evenly over the width, and each series at other places than its neighbours
+    if len(shown) > _ALL_MARKERS:  # evenly spaced, and shifted so that those of two series do not meet
         chosen: dict[int, tuple[int, tuple[float, float]]] = {}
+        step = (across.end - across.start) / _SOME_MARKERS
         for i, place in shown:
-            step = (across.end - across.start) / _MARKERS
             chosen.setdefault(int((place[0] - across.start) / step - shift), (i, place))
         shown = [chosen[step] for step in sorted(chosen) if step >= 0]
-    return found + [marker(*place, of, f"{name}: {points[i][0]:.6g}, {points[i][1]:.6g}") for i, place in shown]
+    for i, place in shown:
+        x, y, *deviation = points[i]
+        plus_minus = f" ± {deviation[0]:.3g}" if deviation and deviation[0] else ""
+        found.append(marker(*place, style, f"{one_line(name)}: {panel.x_text(x)}, {y:.6g}{plus_minus}"))
+    return found
 
 
-def _ticks(across: Axis, drawable: Points) -> list[tuple[float, str]]:
-    """Where a few values were tried, these themselves; else round numbers."""
-    tried = sorted({a for a, _ in drawable if across.holds(a)})
-    if 1 <= len(tried) <= 8 and len(drawable) > 0:
-        return [(a, f"{a:,.6g}".replace("-", "−")) for a in tried]
-    return across.ticks(6)
+def _deviation(points: Points, across: ChartScale, up: ChartScale, style: SeriesStyle) -> list[str]:
+    """A band around the line, or an error bar if there is only one point."""
+    ends = [(across(p[0]), up(p[1] + p[2]), up(p[1] - p[2])) for p in points if _has_deviation(p, across, up)]
+    if not any(high != low for _, high, low in ends):
+        return []
+    if len(ends) > 1:
+        return [_band([(x, high) for x, high, _ in ends] + [(x, low) for x, _, low in reversed(ends)], style)]
+    ((x, high, low),) = ends
+    caps = [(x - 3, high, x + 3, high), (x, high, x, low), (x - 3, low, x + 3, low)]
+    return [rule(*cap, f"line s{style.colour}") for cap in caps]
 
 
-def _sample(of: Key) -> str:
-    dashes = f' stroke-dasharray="{of.dash}"' if of.dash else ""
-    return f'<path class="line s{of.colour}"{dashes} d="M0 0H24"/>{marker(12, 0, of)}'
+def _has_deviation(point: tuple[float, ...], across: ChartScale, up: ChartScale) -> bool:
+    return len(point) > 2 and across.can_draw(point[0]) and all(map(up.can_draw, _ends(point[1:])))
+
+
+def _band(corners: Sequence[tuple[float, float]], style: SeriesStyle) -> str:
+    path = "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in corners)
+    return f'<path class="band f{style.colour}" d="M{path}Z"/>'

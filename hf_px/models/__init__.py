@@ -1,4 +1,4 @@
-"""A name, a Hub id or a file -> a network with its weights.
+"""From a name, a Hub id or a file to a network with its weights; our own small networks are in `networks/`.
 
-Imports what lies below: core, paths, pruning, analysis. Our own small networks are in `networks/`.
+May import core and the other packages below it.
 """

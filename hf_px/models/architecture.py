@@ -1,8 +1,8 @@
-"""describe(model) → a record, build(record) → the module without its weights: what config.json says of a ticket.
+"""describe(model) → the record in a ticket's config.json, build(record) → the module without the ticket's weights.
 
-The record is the Hub's own: a transformers config, or timm's (architecture, num_classes, model_args, pretrained_cfg),
-so that readers without hf_px understand it. It comes from strangers: names are looked up among what timm, transformers
-and hf_px have, never imported; arguments are numbers and words, never files to read.
+The record has the Hub's own format: a transformers config, or timm's (architecture, num_classes, model_args,
+pretrained_cfg), so that other libraries understand it. Records are untrusted: names are looked up among those of timm,
+transformers and hf_px, never imported; arguments are numbers and strings, never files to read.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-from ..core.errors import TicketError
-from ..core.forward import input_shape
-from . import timm_register as _registered  # noqa: F401  # timm knows our networks too
-from .networks import OLD_NAMES
+from ..core.errors import TicketError, first_line
+from ..core.input_shape import input_shape
+from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
+from .networks import OLD_NAMES, SEGMENTERS
 
-# where timm would fetch weights from, and what it would do to a checkpoint of its own that a ticket's has behind it
-_NOT_OURS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
-# no side, depth or count of a vision model is larger, nor an argument of timm's: libraries make lists of so many things
+# entries of pretrained_cfg that locate timm's own weights, or change them when timm loads them
+_WEIGHTS_KEYS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
+# upper bounds of sizes, depths and counts of vision models, and of timm's arguments: libraries allocate lists this long
 _MAX_NUMBER, _MAX_ARGUMENT = 2**20, 2**17
-# steps in which an architecture may be built, for each tensor that the ticket has; the most that one of timm's needs is
-# a fifth of this
-_ROOM, _EACH = 5_000, 250
-# what transformers would fetch code or settings for, at whatever depth of its config
-_NOT_SETTINGS = {"auto_map", "quantization_config"}
+# budget of steps to build an architecture: a constant plus this many per tensor; timm's models need a fifth of it
+_BASE_STEPS, _STEPS_PER_TENSOR = 5_000, 250
+# keys of a transformers config, at any depth, that make it fetch code or settings
+_FETCHING_KEYS = {"auto_map", "quantization_config"}
 # arguments of timm.create_model that read files or the network
-_NOT_ARGUMENTS = {
+_READING_ARGUMENTS = {
     "pretrained",
     "pretrained_cfg",
     "pretrained_cfg_overlay",
@@ -49,14 +48,14 @@ _NOT_ARGUMENTS = {
 
 
 def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The record of a model; `model_args` are what a timm model was created with beyond its name and num_classes."""
+    """The record of a model; `model_args` are a timm model's arguments besides its name and num_classes."""
     if isinstance(model, transformers.PreTrainedModel):
         record = json.loads(model.config.to_json_string(use_diff=True))
         for key in ("quantization_config", "transformers_weights", "auto_map"):
             record.pop(key, None)
         name = type(model).__name__
         if getattr(transformers, name, None) is type(model):
-            _check_numbers(record)  # now rather than when it is loaded
+            _check_numbers(record)  # now rather than when the ticket is loaded
             return record | {"architectures": [name], "dtype": str(model.dtype).removeprefix("torch.")}
         return _custom(model)
     config = getattr(model, "pretrained_cfg", None)
@@ -64,14 +63,16 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
     if not isinstance(config, Mapping) or not (isinstance(known, str) and timm.is_model(known)):
         return _custom(model)
     kept = {
-        k: v for k, v in config.items() if k not in _NOT_OURS and (v is not None or k in ("first_conv", "classifier"))
+        k: v
+        for k, v in config.items()
+        if k not in _WEIGHTS_KEYS and (v is not None or k in ("first_conv", "classifier"))
     }
     kept.pop("architecture")
     args = dict(model_args or {})
     channels = (input_shape(model) or (3,))[0]
     if channels != 3:
         args.setdefault("in_chans", channels)
-        kept["first_conv"] = None  # or timm takes the stored weights for a three-channel stem, and changes them
+        kept["first_conv"] = None  # otherwise timm converts the stored weights as if they had three channels
     record = {"architecture": known, "num_classes": getattr(model, "num_classes", 0), "pretrained_cfg": kept}
     if hasattr(model, "num_features"):
         record["num_features"] = model.num_features
@@ -80,7 +81,7 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
     try:
         record = json.loads(json.dumps(record))  # tuples become lists now, not after a round trip
     except (TypeError, ValueError) as error:
-        raise TicketError(f"model_args: {error}; a ticket stores numbers, words and lists of them") from error
+        raise TicketError(f"`model_args`: {error}; a ticket stores numbers, strings and lists of them") from error
     _compare(model, record)
     return record
 
@@ -90,42 +91,42 @@ def _custom(model: nn.Module) -> dict[str, Any]:
 
 
 def _compare(model: nn.Module, record: dict[str, Any]) -> None:
-    """See that the record leads back to this model, before anything is written."""
+    """Check that the record builds a model of the same shapes, before anything is written."""
     own = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     try:
         built = shapes(record)
     except TicketError as error:
-        raise TicketError(f"the model cannot be built from what it says of itself: {error}") from error
+        raise TicketError(f"the model cannot be built from its own record: {error}") from error
     odd = sorted(name for name in own.keys() | built.keys() if own.get(name) != built.get(name))
     if odd:
         raise TicketError(
             f"{odd[0]}: {own.get(odd[0], 'missing')} here, {built.get(odd[0], 'missing')} in a new "
-            f"{record['architecture']}; pass model_args=, the keyword arguments it was created with"
+            f"{record['architecture']}; pass `model_args`, the keyword arguments it was created with"
         )
 
 
 def shapes(
     record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """{state_dict name: shape} of the module that the record stands for; takes no memory.
+    """{state_dict name: shape} of the record's module, built on the meta device without memory.
 
-    `tensors`, if the ticket's number of them is known, is how many it may have, roughly.
+    `tensors`, if known, is the ticket's number of tensors, which limits how large the module may be.
     """
-    with torch.device("meta"), _at_most(tensors):
+    with torch.device("meta"), _step_budget(tensors):
         return {name: tuple(t.shape) for name, t in _module(record, num_classes).state_dict().items()}
 
 
 @contextmanager
-def _at_most(tensors: int | None) -> Iterator[None]:
-    """Give up on an architecture that goes on and on: a depth is one number in a record, and hours in a constructor."""
+def _step_budget(tensors: int | None) -> Iterator[None]:
+    """Stop building an architecture that is too large: one large `depth` can keep a constructor busy for hours."""
     if tensors is None:
         yield
         return
-    left, thread = _ROOM + _EACH * tensors, threading.get_ident()
+    left, thread = _BASE_STEPS + _STEPS_PER_TENSOR * tensors, threading.get_ident()
 
     def spend(steps: int) -> None:
         nonlocal left
-        left -= steps if threading.get_ident() == thread else 0  # the hooks are for all threads
+        left -= steps if threading.get_ident() == thread else 0  # hooks are global, also for other threads
         if left < 0:
             raise TicketError(f"config.json: a far larger model than the ticket's {tensors} tensors; is it damaged?")
 
@@ -145,35 +146,35 @@ def _at_most(tensors: int | None) -> Iterator[None]:
 
 
 def build(record: Mapping[str, Any], num_classes: int | None = None) -> nn.Module:
-    """The module, with weights as a new one has them; for a record whose `shapes` are as expected."""
+    """The module, newly initialised; check its `shapes` first."""
     return _module(record, num_classes).eval()
 
 
 def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
-    """The module around these weights, which become its own.
+    """The module with these tensors assigned as its weights.
 
-    Most of the time to load a model goes into random weights that nobody wants: build it without any, if that is all
-    it lacks then. Some have tensors besides, computed when they are built: those are built in full.
+    Built on the meta device, because most of the time to load a model goes into random weights that are overwritten.
+    Models that compute further tensors in their constructor are built in full.
     """
     with torch.device("meta"):
         model = _module(record, None).eval()
     check_kinds(model, state)
     model.load_state_dict(state, assign=True)
-    if any(tensor.is_meta for module in model.modules() for tensor in _tensors(module)):
+    if any(tensor.is_meta for module in model.modules() for tensor in _held_tensors(module)):
         model = build(record)
         model.load_state_dict(state, assign=True)
     return model
 
 
 def check_kinds(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Whole numbers for whole numbers, weights for weights; of what width is the ticket's affair."""
+    """Floating-point tensors must be floating point in the ticket, integers integers; widths may differ."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() != state[name].is_floating_point():
             raise TicketError(f"{name}: {state[name].dtype} in the ticket, {tensor.dtype} in the architecture")
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters, buffers, and what else is a tensor in the module itself or in a list or dict that it has."""
+def _held_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, buffers, and tensors in attributes of the module or in a list or dict of its attributes."""
     for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
         yield from (tensor for tensor in inner if isinstance(tensor, Tensor))
@@ -182,28 +183,30 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     if "custom" in record:
         raise TicketError(
-            f"this ticket is of a {_short(record['custom'])}, which neither timm, transformers nor hf_px can build; "
+            f"the model is a {_short(record['custom'])}, which neither timm, transformers nor hf_px can build; "
             "build it yourself and call Ticket.from_pretrained(…).to_model(into=module)"
         )
     try:
         _check_numbers(record)
         if "model_type" in record:
-            return _from_transformers(record, num_classes)
+            return _build_transformers(record, num_classes)
         if "architecture" in record:
-            return _from_timm(record, num_classes)
+            return _build_timm(record, num_classes)
     except TicketError:
         raise
-    except Exception as error:  # what a stranger's numbers do to a constructor can be anything
+    except Exception as error:  # constructors may raise anything on untrusted arguments
         name = _short(record.get("architecture") or record.get("model_type"))
-        raise TicketError(f"config.json: {name} cannot be built with these settings ({_brief(error)})") from error
-    raise TicketError("config.json names neither a model_type nor an architecture; is this a model's?")
+        raise TicketError(
+            f"config.json: {name} cannot be built with these settings ({first_line(error):.200})"
+        ) from error
+    raise TicketError("config.json has neither model_type nor architecture; does it belong to a model?")
 
 
 def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tuple[Any, Any]:
-    """(model class, config) of a transformers record; both are transformers' own."""
+    """(model class, config) of a transformers record, both defined by transformers itself."""
     kind, names = record["model_type"], record.get("architectures")
     if kind not in transformers.CONFIG_MAPPING:
-        raise TicketError(f"config.json: transformers {transformers.__version__} knows no model type {_short(kind)}")
+        raise TicketError(f"config.json: transformers {transformers.__version__} has no model type {_short(kind)}")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
@@ -215,80 +218,88 @@ def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tu
 
 
 def _harmless(settings: Any) -> Any:
-    """A transformers config, and those within it, without what fetches code; an error where it names other models."""
+    """A transformers config and its nested ones, without keys that fetch code; raises if it names another model."""
     if isinstance(settings, list):
         return [_harmless(value) for value in settings]
     if not isinstance(settings, Mapping):
         return settings
     if settings.get("use_pretrained_backbone"):
-        raise TicketError("config.json: use_pretrained_backbone would fetch other weights; a ticket brings its own")
+        raise TicketError("config.json: use_pretrained_backbone would download other weights than the ticket's")
     kind, backbone = settings.get("model_type"), settings.get("backbone")
     if kind == "timm_wrapper":
         check_timm(settings)
-    # a name that timm has builds a module; any other, and any at all elsewhere, is looked up on the Hub
+    # only in timm_backbone, and only for timm's own names, is this an architecture; otherwise it is a repo on the Hub
     known = isinstance(backbone, str) and backbone.isidentifier() and timm.is_model(backbone)
     if backbone is not None and not (kind == "timm_backbone" and known):
-        raise TicketError(f"config.json: the backbone {_short(backbone)} would be fetched; a ticket brings its own")
-    # attention by the name of a repo is a kernel, that is code, on the Hub
-    dropped = {key for key in settings if key in _NOT_SETTINGS or str(key).endswith("_implementation")}
+        raise TicketError(f"config.json: the backbone {_short(backbone)} would be downloaded from the Hub; refused")
+    # attn_implementation may name a repo on the Hub whose kernel code is executed
+    dropped = {key for key in settings if key in _FETCHING_KEYS or str(key).endswith("_implementation")}
     return {key: _harmless(value) for key, value in settings.items() if key not in dropped}
 
 
 def _check_numbers(value: Any, most: int = _MAX_NUMBER) -> None:
     if isinstance(value, int) and abs(value) > most:
-        raise TicketError(f"config.json: {_short(value)} is no size, depth or count of a vision model")
+        raise TicketError(f"config.json: {_short(value)} is too large for a size, depth or count of a vision model")
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         _check_numbers(inner, most)
 
 
-def _from_transformers(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+def _build_transformers(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     cls, config = transformers_class(record, num_classes)
     dtype = record.get("dtype")
     return cls._from_config(config, dtype=getattr(torch, dtype) if dtype in ("float16", "bfloat16") else torch.float32)
 
 
-def _from_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+def _build_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     args = check_timm(record)
     name = OLD_NAMES.get(record["architecture"], record["architecture"])
     count = record.get("num_classes") if num_classes is None else num_classes
     if not isinstance(count, int) or count < 0:
         raise TicketError(f"config.json: num_classes is {_short(count)}, not a number of classes")
-    config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _NOT_OURS}
+    config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _WEIGHTS_KEYS}
     return timm.create_model(name, num_classes=count, pretrained_cfg=config | {"architecture": name}, **args)
 
 
 def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Check an untrusted timm record; returns its model_args."""
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
     if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
         raise TicketError(f"config.json: timm {timm.__version__} has no model {_short(name)}; is a newer timm needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")
-    if odd := sorted(_NOT_ARGUMENTS & args.keys()):
+    if odd := sorted(_READING_ARGUMENTS & args.keys()):
         raise TicketError(f"config.json: model_args may not set {odd[0]}, which would read other files; refused")
     _check_numbers(args, _MAX_ARGUMENT)
     return args
 
 
 def new_head(record: Mapping[str, Any], state: Mapping[str, Tensor], num_classes: int | None) -> list[str]:
-    """Tensors of `state` that a module with `num_classes` classes draws anew; a TicketError for any other misfit."""
+    """Names of the tensors that `num_classes` other than the ticket's replaces; raises for any other misfit."""
     expected = shapes(record, num_classes, tensors=len(state))
     if odd := sorted(state.keys() ^ expected.keys()):
         where = "the architecture" if odd[0] in expected else "the ticket"
-        raise TicketError(f"{odd[0]}: only {where} has this tensor; is the ticket one for another architecture?")
+        raise TicketError(f"{odd[0]}: only {where} has this tensor; is the ticket for another architecture?")
     misfits = [name for name, tensor in state.items() if tuple(tensor.shape) != expected[name]]
     for name in misfits:
         have, want = tuple(state[name].shape), expected[name]
-        # a head differs in its first side alone, the classes
+        # a head differs only in its first dimension, the classes
         if num_classes is None or have[1:] != want[1:] or want[0] != num_classes:
             raise TicketError(f"{name}: {have} in the ticket, {want} in the architecture; is it for another one?")
     return misfits
 
 
+def pipeline_task(record: Mapping[str, Any]) -> str | None:
+    """The Hub's pipeline_tag of a record's model: image-segmentation, image-classification, or None."""
+    names = record.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if record.get("architecture") in SEGMENTERS or name.endswith("ForSemanticSegmentation"):
+        return "image-segmentation"
+    if record.get("num_classes") or name.endswith("ForImageClassification"):
+        return "image-classification"
+    return None
+
+
 def _short(value: Any) -> str:
-    """As an error shows it: a stranger's value may be anything, at any length."""
+    """An untrusted value, which may have any length, for an error message."""
     text = repr(value)
     return text if len(text) <= 100 else text[:100] + "…"
-
-
-def _brief(error: BaseException) -> str:
-    return " ".join((str(error).strip() or type(error).__name__).split())[:200]

@@ -1,6 +1,7 @@
-"""Marks in config.json by which other libraries tell a ticket from a plain model."""
+"""Marks in config.json that tell other libraries that a model is a ticket."""
 
-TICKET = "hf_px"  # quant_method: makes transformers call hf_px
-# After the architecture, where there is no dense copy. timm, given local-dir:, takes any .safetensors file, and with
-# another num_classes it does not mind that no name in it fits. So it must not know the model, and shows this instead.
+TICKET = "hf_px"  # quant_method in quantization_config: makes transformers call hf_px
+# Suffix of the architecture if there is no dense copy. timm, given local-dir:, loads any .safetensors file, and with
+# another num_classes it ignores that no name fits. With this suffix it does not find the architecture, and its error
+# shows the suffix.
 NOT_FOR_TIMM = ", packed: read it with hf_px.from_pretrained"

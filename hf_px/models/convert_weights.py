@@ -1,7 +1,7 @@
-"""convert(checkpoint) → the backbone's tensors by the names that its architecture has, and what was left over.
+"""convert(checkpoint) → the backbone's tensors under the names of its architecture, and a list of what is not used.
 
-Strict: a checkpoint has the entries that its authors gave it. What is known not to belong to the backbone (the head of
-a pretext task, a second network, a queue) is left over and named; anything else is an error.
+Strict: entries that are known not to belong to the backbone (the head of a pretext task, a second network, a queue) are
+listed as unused; any other unknown entry is an error.
 """
 
 from __future__ import annotations
@@ -12,70 +12,71 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-# where the weights lie in a checkpoint that holds more than them
-ENTRIES = ("state_dict", "model", "model_state_dict")
-# put before every name by wrappers
-WRAPPERS = ("module.", "_orig_mod.")
+from ..core.text import name_list
+
+ENTRIES = ("state_dict", "model", "model_state_dict")  # of a checkpoint that holds more than the weights
+WRAPPERS = ("module.", "_orig_mod.")  # prefixes added by DDP and torch.compile
 
 
-class Weights(NamedTuple):
+class Converted(NamedTuple):
     tensors: dict[str, Tensor]
-    left: list[str]  # one line for each tensor left over, or for each group of them
+    unused: list[str]  # one line for each tensor that is not used, or for each group of them
 
 
-def plain(checkpoint: Mapping[str, Any]) -> Weights:
-    """A state_dict, by itself or among other entries; the names are the architecture's, but for a wrapper's prefix."""
+def convert_state_dict(checkpoint: Mapping[str, Any]) -> Converted:
+    """A state_dict, by itself or among other entries, with the architecture's own names after a wrapper's prefix."""
     entry = next((e for e in ENTRIES if isinstance(checkpoint.get(e), Mapping)), None)
     state = checkpoint[entry] if entry else checkpoint
-    beside = [str(name) for name in checkpoint if entry and name != entry]
+    others = [str(name) for name in checkpoint if entry and name != entry]
     tensors = _tensors(state)
     for prefix in WRAPPERS:
         if tensors and all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    return Weights(tensors, beside)
+    return Converted(tensors, others)
 
 
-def moco(checkpoint: Mapping[str, Any]) -> Weights:
+def convert_moco(checkpoint: Mapping[str, Any]) -> Converted:
     """MoCo v2 by its authors: the query encoder `module.encoder_q.`, without `fc.`, the projection."""
     query, head = "module.encoder_q.", "module.encoder_q.fc."
-    others = ("module.encoder_k.", "module.queue")  # the key encoder and its queue serve the training alone
+    training_only = ("module.encoder_k.", "module.queue")
     state = checkpoint.get("state_dict")
     if not isinstance(state, Mapping) or not any(str(name).startswith(query) for name in state):
-        found = state if isinstance(state, Mapping) else checkpoint
+        names = state if isinstance(state, Mapping) else checkpoint
         raise ValueError(
-            f"not a checkpoint of MoCo v2: no {query} among {_some(found)}; for weights in timm's own "
-            "names, name the architecture resnet50"
+            f"not a checkpoint of MoCo v2: no {query} among {name_list(names, 5)}; for weights under timm's names "
+            "set `architecture` to resnet50"
         )
     tensors = _tensors(state)
     body = {name: t for name, t in tensors.items() if name.startswith(query) and not name.startswith(head)}
-    left = [name for name in tensors if name not in body]
-    _refuse([name for name in left if not name.startswith((head, *others))], "MoCo v2")
-    beside = [str(name) for name in checkpoint if name != "state_dict"]
-    return Weights(
-        {name.removeprefix(query): tensor for name, tensor in body.items()}, grouped(left, (head, *others)) + beside
+    unused = [name for name in tensors if name not in body]
+    _refuse([name for name in unused if not name.startswith((head, *training_only))], "MoCo v2")
+    others = [str(name) for name in checkpoint if name != "state_dict"]
+    return Converted(
+        {name.removeprefix(query): tensor for name, tensor in body.items()},
+        grouped(unused, (head, *training_only)) + others,
     )
 
 
-def dino(checkpoint: Mapping[str, Any]) -> Weights:
-    """DINO by its authors: a state_dict of the backbone, or the whole run, of which `teacher` is what they evaluate."""
-    whole = "teacher" in checkpoint
-    state = checkpoint["teacher"] if whole else checkpoint
+def convert_dino(checkpoint: Mapping[str, Any]) -> Converted:
+    """DINO by its authors: a state_dict of the backbone, or a full training checkpoint, whose `teacher` is used."""
+    full = "teacher" in checkpoint
+    state = checkpoint["teacher"] if full else checkpoint
     if not isinstance(state, Mapping):
         raise ValueError("not a checkpoint of DINO: its teacher holds no tensors")
     tensors = _tensors(state)
     for prefix in WRAPPERS:
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     heads = ("head.", "fc.")
-    left = [name for name in tensors if name.startswith(heads)]
-    body = {name: tensor for name, tensor in tensors.items() if name not in left}
+    unused = [name for name in tensors if name.startswith(heads)]
+    body = {name: tensor for name, tensor in tensors.items() if name not in unused}
     if any(name.startswith("backbone.") for name in body):
         _refuse([name for name in body if not name.startswith("backbone.")], "DINO")
         body = {name.removeprefix("backbone."): tensor for name, tensor in body.items()}
-    beside = [str(name) for name in checkpoint if name != "teacher"] if whole else []
-    return Weights(body, grouped(left, heads) + beside)
+    others = [str(name) for name in checkpoint if name != "teacher"] if full else []
+    return Converted(body, grouped(unused, heads) + others)
 
 
-def by_blocks(tensors: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
+def stages_to_blocks(tensors: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
     """torchvision's names for a ResNet (conv1, bn1, layer2.0., linear or fc) → ours (conv, bn, blocks.3., fc)."""
 
     def renamed(name: str) -> str:
@@ -87,29 +88,24 @@ def by_blocks(tensors: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
 
 
 def grouped(names: Iterable[str], prefixes: tuple[str, ...] = ()) -> list[str]:
-    """['module.encoder_k.* (322 tensors)', 'extra']: names that share one of the prefixes, in one line."""
-    found: dict[str, list[str]] = {}
+    """['module.encoder_k.* (322 tensors)', 'extra']: one line for the names that share a prefix."""
+    groups: dict[str, list[str]] = {}
     for name in names:
         prefix = next((p for p in prefixes if name.startswith(p)), None)
-        found.setdefault(name if prefix is None else f"{prefix}*", []).append(name)
-    return [each[0] if len(each) == 1 else f"{group} ({len(each)} tensors)" for group, each in found.items()]
+        groups.setdefault(name if prefix is None else f"{prefix}*", []).append(name)
+    return [each[0] if len(each) == 1 else f"{group} ({len(each)} tensors)" for group, each in groups.items()]
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
     odd = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
     if odd or not state:
         raise ValueError(
-            f"no state_dict: {odd[0] if odd else 'it'} holds no tensor; weights are looked for at the top and under "
+            f"no state_dict: {odd[0] if odd else 'it'} holds no tensor; weights are expected at the top level or under "
             f"{', '.join(ENTRIES)}"
         )
     return {str(name): value for name, value in state.items()}
 
 
-def _refuse(names: list[str], whose: str) -> None:
+def _refuse(names: list[str], method: str) -> None:
     if names:
-        raise ValueError(f"{_some(names)}: no part of a {whose} checkpoint; was the file changed?")
-
-
-def _some(names: Iterable[Any]) -> str:
-    shown = [str(name) for name in names]
-    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+        raise ValueError(f"{name_list(names, 5)}: not part of a {method} checkpoint; was the file changed?")

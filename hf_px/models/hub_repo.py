@@ -1,4 +1,4 @@
-"""Models on the Hub or in a directory that say in config.json what they are: transformers' and timm's."""
+"""Models of transformers and timm, in a directory or on the Hub, described by their config.json."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassi
 from ..core.errors import TicketError, first_line
 from .architecture import check_timm
 from .config_marks import NOT_FOR_TIMM, TICKET
-from .image_config import image_config
-from .loaded_model import How, Loaded, open_branches_, plainly, say
+from .image_config import PROCESSOR, from_processor
+from .loaded_model import LoadedModel, LoadOptions, loading_errors, note, open_branches_
 from .remote import Source
 
 
-def from_repo(name: str, trained: bool, how: How) -> Loaded:
-    with plainly(name):
-        source = Source.of(name, revision=how.revision, token=how.token)
+def from_repo(name: str, trained: bool, options: LoadOptions) -> LoadedModel:
+    with loading_errors(name):
+        source = Source.of(name, revision=options.revision, token=options.token)
         path = source.file("config.json")
         if path is None:
-            raise TicketError("no config.json; for a repo of one weights file, name its architecture")
+            raise TicketError("no config.json; for a repo of one weights file, set `architecture`")
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise TicketError(f"config.json is damaged ({first_line(error)})") from error
         if not isinstance(config, dict) or not {"model_type", "architecture"} & config.keys():
-            raise TicketError("config.json names neither a model_type nor an architecture")
-        marks = config.get("quantization_config")
-        by = marks.get("quant_method") if isinstance(marks, dict) else None
-        if by == TICKET or str(config.get("architecture", "")).endswith(NOT_FOR_TIMM):
+            raise TicketError("config.json has neither model_type nor architecture")
+        quantization = config.get("quantization_config")
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        if method == TICKET or str(config.get("architecture", "")).endswith(NOT_FOR_TIMM):
             raise TicketError(
-                f"a ticket, pruned already; hf_px.from_pretrained({name!r}) loads it. To prune anew, name its base"
+                f"a ticket, already pruned; hf_px.from_pretrained({name!r}) loads it. To prune again, name its base"
             )
         load = _transformers_repo if "model_type" in config else _timm_repo
-        model, new_head = load(source, config, trained, how)
+        model, new_head = load(source, config, trained, options)
     on_hub = trained and not source.is_dir
-    return Loaded(
+    return LoadedModel(
         model.eval(),
         base=name if on_hub else None,
         revision=source.revision if on_hub else None,
@@ -51,74 +51,80 @@ def from_repo(name: str, trained: bool, how: How) -> Loaded:
 
 
 def _license(source: Source, config: Mapping[str, Any]) -> str | None:
-    """What the card says, or else timm's record, which may have it from the architecture's first weights."""
+    """The card's licence; else timm's, which may be that of the architecture's first weights."""
     try:
         card = source.file("README.md")
         found = None if card is None else ModelCard.load(card, ignore_metadata_errors=True).data.license
-    except Exception:  # a card is a stranger's text, and a model as good without one
+    except Exception:  # an unreadable card is no reason to refuse the model
         found = None
-    if found is None and isinstance(told := config.get("pretrained_cfg"), Mapping):
-        found = told.get("license")
-    return found if isinstance(found, str) else None  # several licences are for the user to read
+    if found is None and isinstance(pretrained_cfg := config.get("pretrained_cfg"), Mapping):
+        found = pretrained_cfg.get("license")
+    return found if isinstance(found, str) else None  # a list of licences needs a human reader
 
 
-def _timm_repo(source: Source, config: Mapping[str, Any], trained: bool, how: How) -> tuple[nn.Module, tuple[str, ...]]:
+def _timm_repo(
+    source: Source, config: Mapping[str, Any], trained: bool, options: LoadOptions
+) -> tuple[nn.Module, tuple[str, ...]]:
     check_timm(config)
     weights = [source.file(file) for file in ("model.safetensors", "pytorch_model.bin")] if trained else []
     if trained and not any(weights):
         raise TicketError("no weights: neither model.safetensors nor pytorch_model.bin")
-    where = next((path.parent for path in weights if path), None) or source.file("config.json").parent  # type: ignore[union-attr]
-    with how.drawing():
-        classes = None if trained else how.num_classes
-        model: Any = timm.create_model(f"local-dir:{where}", pretrained=trained, num_classes=classes)
-    told = {key: value for key, value in model.pretrained_cfg.items() if key not in ("file", "source")}
-    # JSON has no tuples, timm's own records do
-    model.pretrained_cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
-    return (model, how.with_head_(model)) if trained else (open_branches_(model), ())
+    folder = next((path.parent for path in weights if path), None) or source.file("config.json").parent  # type: ignore[union-attr]
+    with options.seeded():
+        classes = None if trained else options.num_classes
+        model: Any = timm.create_model(f"local-dir:{folder}", pretrained=trained, num_classes=classes)
+    # lists become tuples, as in timm's own pretrained_cfg
+    model.pretrained_cfg = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in model.pretrained_cfg.items()
+        if key not in ("file", "source")
+    }
+    return (model, options.with_head_(model)) if trained else (open_branches_(model), ())
 
 
 def _transformers_repo(
-    source: Source, told: Mapping[str, Any], trained: bool, how: How
+    source: Source, _: Mapping[str, Any], trained: bool, options: LoadOptions
 ) -> tuple[nn.Module, tuple[str, ...]]:
     name = str(source.path) if source.is_dir else source.name
-    # no code of strangers, nor a question whether to run it
+    # trust_remote_code=False: otherwise transformers asks whether to run the repo's code
     where: dict[str, Any] = {"revision": source.revision or "main", "token": source.token, "trust_remote_code": False}
     config = AutoConfig.from_pretrained(name, **where)
-    if how.num_classes is not None:
-        config.num_labels = how.num_classes  # as an argument it is ignored where the config has labels of its own
-    drawn: list[str] = []
-    with how.drawing():
+    if options.num_classes is not None:
+        config.num_labels = options.num_classes  # as an argument it is ignored if the config has its own labels
+    new_head: list[str] = []
+    with options.seeded():
         if not trained:
             model = AutoModelForImageClassification.from_config(config)
         else:
             model, info = AutoModelForImageClassification.from_pretrained(
                 name,
                 config=config,
-                ignore_mismatched_sizes=how.num_classes is not None,
+                ignore_mismatched_sizes=options.num_classes is not None,
                 output_loading_info=True,
                 **where,
             )
-            # of another size the head alone, in its first side; missing, what lies outside of the body
-            other = {key for key, have, want in info["mismatched_keys"] if list(have[1:]) == list(want[1:])}
-            drawn = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
-            if odd := [key for key in drawn if key.startswith(f"{model.base_model_prefix}.") and key not in other]:
-                raise TicketError(f"{odd[0]} is missing or of another shape; is the repo damaged?")
+            # only the number of classes may differ, and only tensors outside the body may be missing
+            resized = {key for key, have, want in info["mismatched_keys"] if list(have[1:]) == list(want[1:])}
+            new_head = sorted([*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])])
+            body = f"{model.base_model_prefix}."
+            if odd := [key for key in new_head if key.startswith(body) and key not in resized]:
+                raise TicketError(f"{odd[0]} is missing or has another shape; is the repo damaged?")
             for key in sorted(info["unexpected_keys"]):
-                say(f"{source.name}: {key} left over, not loaded")
-            if drawn and how.num_classes is None:
-                say(f"{source.name}: has no head; {', '.join(drawn)} drawn at random")
-    if images := _images_of(name, source, where, config):
+                note(f"{source.name}: {key} is not used")
+            if new_head and options.num_classes is None:
+                note(f"{source.name}: has no head; {', '.join(new_head)} initialised at random")
+    if images := _processor_images(name, source, where, config):
         model.image_config = images
-    return model, tuple(drawn)
+    return model, tuple(new_head)
 
 
-def _images_of(name: str, source: Source, where: Mapping[str, Any], config: Any) -> dict[str, Any] | None:
-    """What the repo's image processor does; nothing where it has none."""
-    if not any(source.file(file) for file in ("preprocessor_config.json", "processor_config.json")):
+def _processor_images(name: str, source: Source, where: Mapping[str, Any], config: Any) -> dict[str, Any] | None:
+    """Image settings of the repo's image processor; None if it has none."""
+    if not any(source.file(file) for file in (PROCESSOR, "processor_config.json")):
         return None
     try:
-        told = AutoImageProcessor.from_pretrained(name, **where).to_dict()
+        processor = AutoImageProcessor.from_pretrained(name, **where).to_dict()
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        say(f"{source.name}: its image processor is not understood ({first_line(error)}); ImageNet's values are taken")
+        note(f"{source.name}: unknown image processor ({first_line(error)}); ImageNet's mean, std and size are used")
         return None
-    return image_config(told, channels=getattr(config, "num_channels", 3))
+    return from_processor(processor, channels=getattr(config, "num_channels", 3))

@@ -1,4 +1,4 @@
-"""What a backbone's name stands for, and whether it can be; without a network, a model or a tensor."""
+"""What a model's name refers to, and whether it is valid; uses no network and builds no model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..core.errors import first_line
-from ..core.registry import backbones, nearest
-from . import records as _records  # noqa: F401  # fills `backbones`
-from . import timm_register as _registered  # noqa: F401  # our networks are timm's too
+from ..core.registry import nearest
+from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
 from .networks import MODELS, encoder_of
-from .weights_file import SUFFIXES, check_url, is_weights
+from .records import backbones
+from .weights_file import SUFFIXES, check_url, is_weights_name
 
 Kind = Literal["record", "url", "file", "directory", "hub", "timm"]
 
@@ -22,36 +22,30 @@ Kind = Literal["record", "url", "file", "directory", "hub", "timm"]
 def check_name(
     name: str, *, pretrained: bool | None = None, architecture: str | None = None, backbone: str | None = None
 ) -> None:
-    """A ValueError for what cannot be, with the nearest names; touches no network, loads nothing."""
+    """Raise ValueError for an invalid name or combination, with the nearest names; uses no network, loads nothing."""
     if not name:
-        raise ValueError("the name of the model is empty; `hf-px backbones` lists the short ones")
+        raise ValueError("the name of the model is empty; hf-px backbones lists the short ones")
     if backbone is not None:
         encoder = encoder_of(name)
         if encoder is None:
             raise ValueError(
-                f"{name} is not built on a backbone, {backbone} or other; leave backbone (--backbone) out, or name a "
-                "model as deeplabv3plus-resnet50"
+                f"{name} has no separate backbone; omit `backbone` {backbone}, or name a segmenter such as "
+                "deeplabv3plus-resnet50"
             )
         if encoder_of(backbone) is not None:
-            raise ValueError(f"backbone {backbone}: a whole segmenter; name a {encoder}, as {known_as(encoder)}")
+            raise ValueError(
+                f"`backbone` {backbone}: is a segmenter itself; name a {encoder}, for example {trained_names(encoder)}"
+            )
         return check_name(backbone, pretrained=pretrained, architecture=architecture)
     kind = kind_of(name)
     if kind in ("record", "timm") and architecture is not None:
-        raise ValueError(f"{name} is an architecture already; leave architecture (--architecture) out")
+        raise ValueError(f"{name} is already an architecture; omit `architecture`")
     if architecture is not None:
         _check_architecture(architecture)
         if pretrained is False:
-            raise ValueError(f"{name}: weights, which pretrained=False would not read; name {architecture} instead")
+            raise ValueError(f"{name}: holds weights, which `pretrained` False would not read; name {architecture}")
     if kind in ("url", "file"):
-        if kind == "url":
-            check_url(name)
-        elif not Path(name).expanduser().is_file():
-            raise ValueError(f"{name}: no such file")
-        if architecture is None:
-            raise ValueError(
-                f"{name}: a file of weights does not say of what; name it with architecture (--architecture), for "
-                "example resnet50, or mocov2-resnet50 for a checkpoint of MoCo v2"
-            )
+        _check_file(name, kind, architecture)
     elif kind == "directory" and architecture is None:
         if not (Path(name).expanduser() / "config.json").is_file():
             raise ValueError(f"{name}: a directory without config.json; was it written by save_pretrained?")
@@ -65,16 +59,28 @@ def check_name(
     elif kind == "timm" or (kind == "record" and pretrained and backbones[name].source is None):
         if pretrained and (encoder := encoder_of(name)) is not None:
             raise ValueError(
-                f"{name} has no pretrained weights of its own; name those of its encoder with backbone (--backbone): "
-                f"{known_as(encoder)}"
+                f"{name} has no pretrained weights of its own; name those of its encoder with `backbone`: "
+                f"{trained_names(encoder)}"
             )
         if name in MODELS:
-            raise ValueError(f"{name} has no pretrained weights; leave --pretrained out")
+            raise ValueError(f"{name} has no pretrained weights; omit `pretrained`")
         _check_timm_name(name.removeprefix("timm/"), means_trained(name, pretrained))
 
 
-def known_as(encoder: str) -> str:
-    """Names that give trained weights of this architecture."""
+def _check_file(name: str, kind: Kind, architecture: str | None) -> None:
+    if kind == "url":
+        check_url(name)
+    elif not Path(name).expanduser().is_file():
+        raise ValueError(f"{name}: no such file")
+    if architecture is None:
+        raise ValueError(
+            f"{name}: a weights file does not name its architecture; set `architecture`, for example resnet50, or "
+            "mocov2-resnet50 for a checkpoint of MoCo v2"
+        )
+
+
+def trained_names(encoder: str) -> str:
+    """Names of trained weights for this architecture."""
     named = [n for n in backbones if backbones[n].architecture == encoder and backbones[n].source]
     return ", ".join([*named, *timm.list_pretrained(f"{encoder}.*")[:1]])
 
@@ -87,15 +93,15 @@ def kind_of(name: str) -> Kind:
     path = Path(name).expanduser()
     if path.is_dir():
         return "directory"
-    if is_weights(name):
+    if is_weights_name(name):
         return "file"
     if path.is_file():
-        raise ValueError(f"{name}: not a weights file by its name; those end in {', '.join(SUFFIXES)}")
+        raise ValueError(f"{name}: not the name of a weights file, which ends in {', '.join(SUFFIXES)}")
     return "hub" if "/" in name and not name.startswith("timm/") else "timm"
 
 
 def means_trained(name: str, pretrained: bool | None) -> bool:
-    """Whether trained weights are meant: who names weights asks for them, who names an architecture does not."""
+    """`pretrained` if given; otherwise True if the name refers to weights, False if it is a bare architecture."""
     if pretrained is not None:
         return pretrained
     kind = kind_of(name)
@@ -113,7 +119,7 @@ def on_hub(name: str) -> bool:
 def _check_timm_name(name: str, pretrained: bool) -> None:
     if not timm.is_model(name):
         raise ValueError(
-            f"unknown model {name!r}; {nearest(name, [*backbones, *timm.list_models()])}`hf-px backbones` lists the "
+            f"unknown model {name!r}; {nearest(name, [*backbones, *timm.list_models()])}hf-px backbones lists the "
             "short names, timm.list_models() timm's; a Hub model is written org/name"
         )
     bare, _, tag = name.partition(".")
@@ -121,13 +127,13 @@ def _check_timm_name(name: str, pretrained: bool) -> None:
     if tag and name not in tags:
         raise ValueError(f"unknown weights {name!r}; there are {', '.join(tags) or 'none for this model'}")
     if pretrained and not tags:
-        raise ValueError(f"{name} has no pretrained weights in timm; leave --pretrained out")
+        raise ValueError(f"{name} has no pretrained weights in timm; omit `pretrained`")
 
 
 def _check_architecture(name: str) -> None:
     name = name.removeprefix("timm/")
     if name not in backbones and not timm.is_model(name):
         hint = nearest(name, [*backbones, *timm.list_models()])
-        raise ValueError(f"unknown architecture {name!r}; {hint}it is a timm name, or one of `hf-px backbones`")
+        raise ValueError(f"unknown architecture {name!r}; {hint}it is a timm name, or one of hf-px backbones")
     if name not in backbones and "." in name:
         _check_timm_name(name, False)

@@ -1,4 +1,4 @@
-"""Files of a ticket, in a directory or on the Hub, and what to do when they cannot be had."""
+"""Files in a directory or on the Hub, and errors of the Hub and the disk with a way out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 
 @dataclass
 class Source:
-    """A directory, or a repo at one revision: after the first file, at the very commit that the file came from."""
+    """A directory, or a repo at one revision: from the first download on, at the commit of that file."""
 
     name: str
     revision: str | None = None
@@ -45,7 +45,7 @@ class Source:
         source = cls(os.fspath(repo_or_dir), **where)  # type: ignore[arg-type]
         if source.is_dir:
             if source.revision is not None:
-                raise TicketError(f"{source.name} is a directory and has no revisions; leave revision= out")
+                raise TicketError(f"{source.name} is a directory and has no revisions; omit `revision`")
             return source
         path = Path(source.name).expanduser()
         if path.exists():
@@ -67,12 +67,12 @@ class Source:
         return self.path.is_dir()
 
     def file(self, name: str) -> Path | None:
-        """Where the file is on this machine, fetched if need be; None if the source has none."""
+        """Local path of the file, downloaded if needed; None if the source does not have it."""
         if self.is_dir:
             path = self.path / name
             return path if path.is_file() else None
         try:
-            with explained(self.name, self.revision):
+            with hub_errors(self.name, self.revision):
                 path = Path(
                     hf_hub_download(
                         self.name,
@@ -87,24 +87,24 @@ class Source:
         except RemoteEntryNotFoundError:
             return None
         except TicketError:
-            # without the Hub: it may have said, the last time, that there is no such file; most layouts lack one
-            known = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
-            if known is _CACHED_NO_EXIST:
+            # offline: the cache remembers which files a repo does not have, and most layouts lack one
+            cached = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
+            if cached is _CACHED_NO_EXIST:
                 return None
             raise
         if is_commit(path.parent.name):
-            self.revision = path.parent.name  # someone may push between two files
+            self.revision = path.parent.name  # the repo may change between two downloads
         return path
 
 
 def is_commit(revision: object) -> TypeGuard[str]:
-    """A commit's own name, which cannot move as a branch or a tag can."""
+    """True for a commit hash, which unlike a branch or a tag never moves."""
     return isinstance(revision, str) and _SHA.fullmatch(revision) is not None
 
 
 @contextmanager
-def explained(repo: str, revision: str | None = None) -> Iterator[None]:
-    """The Hub's refusals as a TicketError that says what to do next; a missing file is the caller's affair."""
+def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
+    """Turn errors of the Hub into a TicketError that says what to do; a missing file is left to the caller."""
     try:
         yield
     except RemoteEntryNotFoundError:
@@ -115,30 +115,30 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
         raise TicketError(f"{repo}: has no revision {revision!r}; its page lists branches, tags and commits") from error
     except RepositoryNotFoundError as error:
         raise TicketError(
-            f"{repo}: no such repo on the Hub, or a private one that you may not see; check the spelling, or log in "
-            "with `hf auth login` or token="
+            f"{repo}: no such repo on the Hub, or a private one that you may not see; check the spelling, log in "
+            "with `hf auth login`, or pass a token"
         ) from error
     except OfflineModeIsEnabled as error:
         raise TicketError(f"{repo}: HF_HUB_OFFLINE is set; unset it, or name a local directory") from error
     except LocalEntryNotFoundError as error:
         if isinstance(error.__cause__, (HTTPError, OfflineModeIsEnabled)):
-            with explained(repo, revision):  # why the Hub was not asked, or what it answered
+            with hub_errors(repo, revision):  # the cause says why the request failed
                 raise error.__cause__ from None
         raise TicketError(
-            f"{repo}: not in the local cache, and the Hub was not asked or did not answer; check the network, "
+            f"{repo}: not in the local cache, and the Hub is disabled or did not answer; check the network, "
             "HF_HUB_OFFLINE and local_files_only"
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code
-        way = {
-            401: "log in with `hf auth login`, or pass token=",
-            403: "the token may not do this; to push, it needs the right to write to this repo",
-            409: "someone else is changing the repo; try again",
+        advice = {
+            401: "log in with `hf auth login`, or pass a token",
+            403: "the token has no permission; to push, it needs write access to this repo",
+            409: "another process is changing the repo; try again",
             412: "the repo has changed in the meantime; try again",
             429: "too many requests; wait a few minutes and try again",
         }.get(status, "try again later" if status >= 500 else "see the message above")
         raise TicketError(
-            f"{repo}: the Hub answered {status} ({error.server_message or first_line(error)}); {way}"
+            f"{repo}: the Hub answered {status} ({error.server_message or first_line(error)}); {advice}"
         ) from error
     except (HTTPError, ConnectionError, TimeoutError) as error:
         raise TicketError(
@@ -147,21 +147,21 @@ def explained(repo: str, revision: str | None = None) -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error.__cause__, (HTTPError, OSError)):
             raise
-        with explained(repo, revision):  # huggingface_hub says of a large file only that it was not uploaded
+        with hub_errors(repo, revision):  # huggingface_hub hides why a large file was not uploaded in the cause
             raise error.__cause__ from None
     except OSError as error:
-        if error.errno is None:  # not the system's but a client's own: a download of another size than was told, …
+        if error.errno is None:  # raised by the client, for example for a download of the wrong size
             raise TicketError(f"{repo}: {first_line(error)}; try again") from error
-        raise full(error) from error
+        raise disk_error(error) from error
 
 
-def full(error: OSError, directory: Path | None = None) -> Exception:
-    """Disk full or not ours to write to, said plainly; any other OSError as it is."""
+def disk_error(error: OSError, directory: Path | None = None) -> Exception:
+    """A TicketError with advice if the disk is full or not writable; any other OSError unchanged."""
     if directory is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
         return TicketError(f"{directory}: cannot be written to ({error.strerror}); name another directory")
     if error.errno == errno.EFBIG:
         return TicketError(
-            "a file of this size may not be written here (ulimit -f); nothing was changed: save elsewhere"
+            "the file exceeds the size limit of this shell (ulimit -f); nothing was changed: raise the limit"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" at {error.filename}" if error.filename else ""

@@ -1,14 +1,17 @@
-"""Run a model as its paths: with its gates held fixed, a network is linear in its input."""
+"""A network run as the sum of its paths: with its gates held fixed, it is linear in its input.
+
+Imports core only.
+"""
 
 from .live_weights import live_weights
 from .random_walk import walk
 from .record_replay import Entry, Flow, Replay, record, replay, ungated, without_gates
-from .views import ABSOLUTE, FLOW, ONES, PATHS, SQUARED, View, edge_weights, power, shares
+from .views import ABSOLUTE, FLOW, ONES, PATHS, SQUARED, View, edge_shares, edge_weights, power
 from .visibility import check_visible
 
 __all__ = [
     "ABSOLUTE", "FLOW", "ONES", "PATHS", "SQUARED",
     "Entry", "Flow", "Replay", "View",
-    "check_visible", "edge_weights", "live_weights", "power", "record", "replay", "shares", "ungated", "walk",
+    "check_visible", "edge_shares", "edge_weights", "live_weights", "power", "record", "replay", "ungated", "walk",
     "without_gates",
 ]  # fmt: skip

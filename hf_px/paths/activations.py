@@ -1,4 +1,4 @@
-"""Gates: a = y/x of activations, the winners of max-pooling, and what the data computes in [0, 1]."""
+"""Rules of activations: a gate a = y/x, recorded on a real pass, or a gate in [0, 1] that the data computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Args, Func, Kwargs, Norm, Rule, in_place
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kept:
-    """An output of the real pass, not copied: good for as long as nobody writes to it."""
+    """An output of the real pass, not copied: valid until something writes to it."""
 
     y: Tensor
     version: int
@@ -38,7 +37,7 @@ class Gate(Rule):
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         x = args[0]
-        if self.binary:  # y is in memory anyway, and its kernel for "where y > 0" is the fastest there is
+        if self.binary:  # y is in memory anyway, and threshold_backward is the fastest kernel for "where y > 0"
             y = func(*args, **kwargs)
             return y, Kept(y, y._version)
         if in_place(func, args, kwargs):
@@ -66,7 +65,7 @@ class Gate(Rule):
 
 @dataclass(frozen=True)
 class Clamp(Rule):
-    """torch.clamp as an activation: a gate if 0 lies between its ends; otherwise no rule."""
+    """torch.clamp as an activation: a gate if 0 lies between its bounds, otherwise no rule."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         low, high = _bounds(args, kwargs)
@@ -89,70 +88,13 @@ def _bounds(args: Args, kwargs: Kwargs) -> tuple[float, float]:
     low = kwargs.get("min", kwargs.get("min_val", args[1] if len(args) > 1 else None))
     high = kwargs.get("max", kwargs.get("max_val", args[2] if len(args) > 2 else None))
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return 1.0, 0.0  # bounds that are tensors: no rule
+        return 1.0, 0.0  # tensors as bounds have no rule
     return -torch.inf if low is None else float(low), torch.inf if high is None else float(high)
 
 
 @dataclass(frozen=True)
-class MaxPool(Rule):
-    dims: int
-    adaptive: bool = False
-
-    def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
-        name = f"{'adaptive_' if self.adaptive else ''}max_pool{self.dims}d"
-        return getattr(F, name)(*args, **{**kwargs, "return_indices": True})
-
-    def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
-        x = args[0]
-        if run.view.gates == 0:  # all of the window's paths go through
-            total = self._sum_adaptive(*args, **kwargs) if self.adaptive else self._sum(*args, **kwargs)
-            return run.follow(total, x)
-        winners = x.flatten(-self.dims).gather(-1, saved.flatten(-self.dims)).view(saved.shape)
-        # in the layout of the recorded pass: mixing layouts with later gates would cost more than the convolutions
-        return run.follow(torch.empty_like(saved, dtype=x.dtype).copy_(winners), x)
-
-    def _sum_adaptive(self, x: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
-        total = getattr(F, f"adaptive_avg_pool{self.dims}d")(x, output_size)
-        for axis in range(-self.dims, 0):
-            n, out = x.shape[axis], total.shape[axis]
-            windows = [-(-(i + 1) * n // out) - i * n // out for i in range(out)]
-            total = total * total.new_tensor(windows).view([-1] + [1] * (-axis - 1))
-        return total
-
-    def _sum(
-        self,
-        x: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Tensor:
-        size, stride, padding, dilation = (_each(v, self.dims) for v in (kernel_size, stride, padding, dilation))
-        stride = stride or size
-        spans = [d * (k - 1) + 1 for d, k in zip(dilation, size)]
-        pads: list[int] = []
-        for n, span, step, p in reversed(list(zip(x.shape[-self.dims :], spans, stride, padding))):
-            steps = (n + 2 * p - span) // step
-            if ceil_mode:
-                steps = -(-(n + 2 * p - span) // step)
-                steps -= steps * step >= n + p  # the last window must start inside the input or its left padding
-            pads += [p, max(p, steps * step + span - n - p)]
-        ones = torch.ones(x.shape[1], 1, *size, dtype=x.dtype, device=x.device)
-        conv = getattr(F, f"conv{self.dims}d")
-        return conv(F.pad(x, pads), ones, stride=stride, dilation=dilation, groups=x.shape[1])
-
-
-def _each(value: Any, dims: int) -> list[int]:
-    if value is None or isinstance(value, int):
-        return [] if value is None else [value] * dims
-    return list(value) * (dims if len(value) == 1 else 1)
-
-
-@dataclass(frozen=True)
-class Freeze(Rule):
-    """A gate in [0, 1] that the data computes: held as recorded, or open."""
+class FrozenGate(Rule):
+    """softmax, sigmoid: a gate in [0, 1] that the data computes. It is held as recorded, or open."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         y = func(*args, **kwargs)
@@ -171,7 +113,7 @@ class Freeze(Rule):
 
 @dataclass(frozen=True)
 class GatedUnit(Rule):
-    """F.glu: a · sigmoid(b), the second half a frozen gate of the first."""
+    """F.glu: a · sigmoid(b), where the second half of the channels is a frozen gate of the first."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)

@@ -1,4 +1,4 @@
-"""Attention on the paths: the attention weights are gates of the values; queries and keys only steer them."""
+"""The rules of attention: attention weights are gates of the values; queries and keys only steer them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Attend(Rule):
-    """softmax(q·k/√d) · v, fused."""
+class Attention(Rule):
+    """F.scaled_dot_product_attention: softmax(q·k/√d) · v."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         q, k, v, mask, causal, scale, gqa = _sdpa_arguments(*args, **kwargs)
@@ -36,7 +36,7 @@ class Attend(Rule):
         groups = q.shape[-3] // v.shape[-3] if gqa else 1
         if groups > 1:
             k, v = (run.follow(t.repeat_interleave(groups, -3), t) for t in (k, v))
-        return run.settle(run.follow(run.mix(saved, q, k, v), v))
+        return run.rescale(run.follow(run.attend(saved, q, k, v), v))
 
 
 def _sdpa_arguments(
@@ -53,14 +53,14 @@ def _sdpa_arguments(
 
 
 @dataclass(frozen=True)
-class MultiHead(Rule):
-    """torch's own multi-head attention, which arrives as one call with all of its projections."""
+class MultiHeadAttention(Rule):
+    """F.multi_head_attention_forward: one call with all of its projections."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         given = arguments("multi_head_attention_forward", func, args, kwargs)
-        asked, averaged = given["need_weights"], given["average_attn_weights"]
+        wanted, averaged = given["need_weights"], given["average_attn_weights"]
         y, attention = func(**{**given, "need_weights": True, "average_attn_weights": False})
-        shown = None if not asked else attention.mean(-3) if averaged else attention
+        shown = None if not wanted else attention.mean(-3) if averaged else attention
         return (y, shown), attention
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
@@ -74,10 +74,10 @@ class MultiHead(Rule):
             self._heads(given[part] @ weight.mT, given["num_heads"])
             for part, weight in zip(("query", "key", "value"), projections)
         )
-        mixed = run.mix(saved, q, k, v)
+        mixed = run.attend(saved, q, k, v)
         mixed = mixed.permute(2, 0, 1, 3) if mixed.dim() == 4 else mixed.permute(1, 0, 2)
         y = mixed.flatten(-2) @ given["out_proj_weight"].mT
-        return run.settle(run.follow(y, given["value"])), None
+        return run.rescale(run.follow(y, given["value"])), None
 
     @staticmethod
     def _heads(x: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a rule is, and how a call looks to it, however the model spells it."""
+"""Rule: what to record of an operation and how to replay it; and one form for the many spellings of a call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Kwargs = dict[str, Any]
 
 class Rule:
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
-        """(output, what replay needs)."""
+        """(output, data that replay needs)."""
         raise NotImplementedError
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
-        """The output on the paths; `saved` is None where no pass was recorded."""
+        """The output on the paths; `saved` is None if no pass was recorded."""
         raise NotImplementedError
 
 
@@ -41,7 +41,7 @@ def operation(func: Func) -> str:
 
 
 def positional(args: Args, kwargs: Kwargs | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """F.linear(input=x, weight=w) as F.linear(x, weight=w): rules find x at the same place."""
+    """F.linear(input=x, weight=w) as F.linear(x, weight=w): rules find x in the first place."""
     kwargs = dict(kwargs or {})
     for name in ("input", "self", "query"):
         if not args and name in kwargs:
@@ -64,7 +64,7 @@ SIGNATURES = {
 
 
 def arguments(name: str, func: Func, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-    if func is torch.batch_norm:  # the same call below F, in another order and with a backend flag
+    if func is torch.batch_norm:  # the call below F.batch_norm has another order of arguments and a backend flag
         x, weight, bias, mean, var, training, momentum, eps, _ = args
         args = (x, mean, var, weight, bias, training, momentum, eps)
     elif func in (torch.layer_norm, torch.group_norm):

@@ -1,4 +1,4 @@
-"""What a mask has lost: no signal to prune by, no path left, a layer emptied or cut off; an error or a warning each."""
+"""Collapse: no signal to prune by, no path left, a layer emptied or cut off. Each is an error or a warning."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from ..core.batches import Batches
 from ..core.errors import CollapseError, NoSignalError, UnsupportedModelError
 from ..core.mask import Mask
 from ..core.registry import ScorerRecord
+from ..core.text import name_list
 from . import live_weights
 
 
 def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
-    """In the first round: weights that score exactly zero go first, which the user should know and may not want."""
+    """Warn of weights that score exactly zero in the first round: they go first. An error if all of them do."""
     zeros = {name: int((s == 0).sum()) for name, s in scores.items()}
     part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
     cause = (
         "Likely causes: zero-initialised weights or scales (timm: zero_init_last=False, or load trained weights), "
-        "units that no sample activates, masks without a label (all 255) and, for path scorers, weights that only "
+        "units that no sample activates, label maps without a label (all 255) and, for path scorers, weights that only "
         "steer a frozen gate (attention queries and keys, squeeze-and-excitation) or see padding only (atrous "
         "convolutions on small images)"
     )
@@ -30,44 +31,44 @@ def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
         worst = sorted(zeros, key=lambda name: -zeros[name])[:3]
         warnings.warn(
             f"scorer {record.name}: {part:.1%} of the weights score exactly zero, most in {', '.join(worst)}; they go "
-            f"first, unless named in exclude=. {cause}",
-            stacklevel=3,
+            f"first, unless named in `exclude`. {cause}",
+            stacklevel=4,
         )
 
 
 def check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> Mapping[str, Tensor]:
-    """Which kept weights lie on a path, where that can be known; an error if none does."""
+    """Which kept weights lie on a path, as far as that can be known; an error if none does."""
     if data is None:
-        return mask.bits  # neither batches nor the model tell what an input looks like
+        return mask.bits  # the shape of an input is unknown
     try:
         live = live_weights(model, mask, data.first())
     except UnsupportedModelError:
-        return mask.bits  # a scorer without paths on a model without rules: hf_px.summary says that it is unknown
+        return mask.bits  # the model has an operation without a rule, and the scorer did not need one
     if not any(bool(bits.any()) for bits in live.values()):
         empty = [name for name, bits in mask.bits.items() if not bits.any()]
         thin = sorted(mask.bits, key=lambda name: float(mask.bits[name].float().mean()))[:3]
         cause = f"emptied: {', '.join(empty)}" if empty else f"no layer is empty, the thinnest are {', '.join(thin)}"
         raise CollapseError(
             f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); "
-            "use min_per_layer, more rounds, scope='erk', or a lower sparsity"
+            "use `min_per_layer`, more `rounds`, `scope` erk, or a lower `sparsity`"
         )
     return live
 
 
-def tell_lost(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> None:
-    """A layer beside others may go and the network still answers: a skip, a branch. Nobody else would notice."""
+def warn_of_lost_layers(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> None:
+    """Warn of layers that carry nothing: behind a skip or in a branch they can vanish and the network still runs."""
     empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
     cut_off = [name for name in mask.bits if name not in empty and not live[name].any()]
-    said = [f"no weight is left in {_few(empty)}"] if empty else []
-    said += [f"no weight on a path is left in {_few(cut_off)}"] if cut_off else []
-    if said:
-        way = "norm='flow' gives every branch its share; " if scorer == "px" else ""
+    losses = [f"no weight is left in {_counted(empty)}"] if empty else []
+    losses += [f"no weight on a path is left in {_counted(cut_off)}"] if cut_off else []
+    if losses:
+        advice = "norm='flow' gives every branch its share; " if scorer == "px" else ""
         warnings.warn(
-            f"of {len(mask.bits)} layers, {' and '.join(said)}: the network answers without them. {way}min_per_layer=… "
-            "leaves each layer some weights; or more rounds, or a lower sparsity",
-            stacklevel=3,
+            f"of {len(mask.bits)} layers, {' and '.join(losses)}: the network runs without them. {advice}"
+            "`min_per_layer` keeps some weights in each layer; more rounds or a lower sparsity help too",
+            stacklevel=4,
         )
 
 
-def _few(names: Sequence[str]) -> str:
-    return f"{len(names)} ({', '.join(names[:5])}{', …' * (len(names) > 5)})"
+def _counted(names: Sequence[str]) -> str:
+    return f"{len(names)} ({name_list(names, 5)})"

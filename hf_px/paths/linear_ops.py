@@ -1,7 +1,7 @@
 """Operations that are linear in the tensors on a path, and how each treats constants, exponents and signs.
 
-Whatever is not listed here or in rules.py is taken for non-linear: a missing entry is an error, never a guess.
-Signs are dropped (x - y counts as x + y): a path has a positive weight. Terms that do not come from the input
+An operation that is neither here nor in rules.py counts as non-linear: a missing entry is an error, never a guess.
+Signs are dropped (x - y counts as x + y), since a path has a positive weight. Terms that do not come from the input
 (biases, tokens, position embeddings) are dropped too.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Replay", str, Callable[..., Any], Any, Any], Any]
 
-# reading a value off a path means control flow that depends on the data
+# operations that read a value: control flow then depends on the data
 READS_VALUES = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose",
                 "__contains__", "is_nonzero"}  # fmt: skip
 
@@ -37,7 +37,7 @@ def tensors(args: Any, kwargs: Mapping[str, Any]) -> list[Tensor]:
 
 
 def one_dtype(name: str, args: Any) -> Any:
-    """Constants of the code (float32) times parameters of the view (float64): torch wants one dtype."""
+    """Arguments in one dtype: constants of the code are float32, parameters of the view may be float64."""
     floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
     if HANDLERS.get(name) not in (_weighted, _product) or len({t.dtype for t in floats}) < 2:
         return args
@@ -46,20 +46,20 @@ def one_dtype(name: str, args: Any) -> Any:
 
 
 def _shape(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Moves, copies and drops values; sums them with fixed non-negative weights."""
+    """Move, copy or drop values, or sum them with fixed non-negative weights."""
     output = func(*args, **kwargs)
     for part in tensors((output,), {}):
         if part is not args[0]:
             run.follow(part, args[0])
-            # a view shares memory with its source: an in-place change of either must be seen by both, as in
-            # the real network, and it is, unless the source only borrows its memory
+            # a view shares memory with its source, so both see an in-place change of either, as in the real
+            # network, unless the source only borrows its memory
             if run.borrowed(args[0]) and part.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
                 run._traces[part].twin = run._traces[args[0]].twin
     return output
 
 
 def _cast(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """x.float(), x.to(…): another device, if asked for, but the precision of the paths."""
+    """x.float(), x.to(…): another device if asked for, but the dtype of the paths."""
     output = func(*args, **kwargs)
     if output.dtype != args[0].dtype:
         output = output.to(args[0].dtype) if output.device != args[0].device else run.alias(args[0])
@@ -67,7 +67,7 @@ def _cast(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """A mean: a constant 1/n on every path, squared where the view squares constants."""
+    """A mean: a constant 1/n on every path, squared if the view squares constants."""
     output = run.follow(func(*args, **kwargs), args[0])
     if run.view.constants > 1:
         size = _window(name, args, kwargs) if name.startswith("avg_pool") else args[0].numel() / output.numel()
@@ -76,7 +76,7 @@ def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _window(name: str, args: Any, kwargs: Any) -> int:
-    """Number of values that avg_pool averages; padding counts as values, as it does there by default."""
+    """Number of values that avg_pool averages; padding counts, as it does there by default."""
     dims = int(name[-2])
     size = kwargs.get("kernel_size", args[1] if len(args) > 1 else None)
     return math.prod([size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1))
@@ -96,20 +96,20 @@ def _dropout(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
 def _pad(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     args, kwargs = list(args), dict(kwargs)
     mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
-    if mode == "constant":  # the value is an additive term
+    if mode == "constant":  # the padding value is an additive term
         return run.follow(func(args[0], kwargs.get("pad", args[1] if len(args) > 1 else None)), args[0])
     return _shape(run, name, func, args, kwargs)
 
 
 def _weighted(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """conv, linear: y = W x; the bias is dropped. W must not come from the data."""
+    """conv, linear: y = W x without the bias. W must not depend on the data."""
     kwargs = {k: v for k, v in kwargs.items() if k != "bias"}
     args = [*args, kwargs.pop("weight")] if "weight" in kwargs else list(args)
     if not run.on_path(args[0]) or any(run.on_path(t) for t in tensors(args[1:], kwargs)):
         return run.product(func, tuple(args), kwargs)
     x, weight = args[0], args[1].to(args[0].dtype)
     rest = [None, *args[3:]] if len(args) > 2 else []
-    return run.settle(run.follow(run.weigh(lambda x, w: func(x, w, *rest, **kwargs), x, weight), x))
+    return run.rescale(run.follow(run.weigh(lambda x, w: func(x, w, *rest, **kwargs), x, weight), x))
 
 
 def _product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ def _product(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         pair = (x, w) if factors[0] is paths[0] else (w, x)
         return func(args[0], *pair) if name == "einsum" else func(*pair)
 
-    return run.settle(run.follow(run.weigh(multiply, x, weight.to(x.dtype)), x))
+    return run.rescale(run.follow(run.weigh(multiply, x, weight.to(x.dtype)), x))
 
 
 def _add(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ def _add(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     other = args[1] if args[0] is x else args[0]
     if not isinstance(other, Tensor):
         return run.alias(x)
-    if inplace and args[0] is not x:  # a constant that the path is added to
+    if inplace and args[0] is not x:  # the path is added to a constant
         args[0].zero_()
         return run.follow(args[0].add_(x), x)
     if inplace:
@@ -171,7 +171,7 @@ def _multiply(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     if kwargs:
         return run.nonlinear(func, args, kwargs, f"with {', '.join(kwargs)}")
     x, c = (a, b) if run.on_path(a) else (b, a)
-    # tensors come from the view or from a rule and carry their power already; numbers in the code do not
+    # tensors come from the view or from a rule, which have applied their power; numbers in the code need it
     c = c.abs() if isinstance(c, Tensor) else abs(c) ** run.view.constants
     if in_place(func, args, kwargs) or name in ("__imul__", "__itruediv__"):
         run.own(a)

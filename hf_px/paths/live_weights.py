@@ -1,7 +1,7 @@
-"""Which kept weights lie on a path from input to output: ∂/∂M of the network of all-one edges is positive there.
+"""Live weights: kept weights on a path from input to output, where ∂/∂M of the network of all-one edges is positive.
 
-Here a path may run through what steers a gate as well: a query weight matters although the attention it
-computes is frozen in the scores. So a frozen gate passes 1 + x on, and products of two paths are followed.
+Here a path may also run through what steers a gate: a query weight matters, although scores hold the attention that it
+computes fixed. So a frozen gate passes on 1 + x, and products of two paths are followed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from ..core.forward import undisturbed
 from ..core.mask import Mask
 from .linear_ops import tensors
 from .record_replay import Replay, replay
-from .views import View, edge_weights, shares
+from .views import View, edge_shares, edge_weights
 
-ANY = View(edges=0, gates=0)
+ANY_PATH = View(edges=0, gates=0)
 
 
-class Reach(Replay):
-    def settle(self, x: Tensor) -> Tensor:
-        """1 where anything arrives, 0 elsewhere: path counts would leave float64, and only "any" matters."""
+class Reachability(Replay):
+    def rescale(self, x: Tensor) -> Tensor:
+        """1 where anything arrives, 0 elsewhere: path counts would leave float64, and only their sign matters."""
         if x not in self._traces:
             return x
         size = x.detach()
         return self.follow(x / torch.where(size > 0, size, 1.0), x)
 
     def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """(1 + a)(1 + b) - 1: either factor may hold constants as well, such as class tokens, not followed."""
-        args = tuple(self.settle(a) if isinstance(a, Tensor) else a for a in args)
+        """(1 + a)(1 + b) - 1: either factor may also hold constants, such as class tokens, that are not followed."""
+        args = tuple(self.rescale(a) if isinstance(a, Tensor) else a for a in args)
         sources = [t for t in tensors(args, kwargs) if self.on_path(t)]
         raised = tuple(1.0 + a if isinstance(a, Tensor) else a for a in args)
         plain = tuple(torch.ones_like(a) if isinstance(a, Tensor) else a for a in args)
-        return self.settle(self.follow(func(*raised, **kwargs) - func(*plain, **kwargs), *sources))
+        return self.rescale(self.follow(func(*raised, **kwargs) - func(*plain, **kwargs), *sources))
 
     def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
-        return self.follow(1.0 + self.settle(args[0]), args[0])
+        return self.follow(1.0 + self.rescale(args[0]), args[0])
 
-    def mix(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q @ k.mT
         return (1.0 + logits) @ v / (1.0 + logits.detach().max())
 
@@ -50,9 +50,9 @@ def live_weights(model: nn.Module, mask: Mask, batch: Batch) -> dict[str, Tensor
     """{name: True where a kept weight lies on some path}; `batch` gives the input's shape."""
     row = batch.row()
     weights = mask.weights(model)
-    edges = edge_weights(weights, ANY, torch.float64, leaves=True)
+    edges = edge_weights(weights, ANY_PATH, torch.float64, leaves=True)
     with undisturbed(model):
-        out = replay(model, edges, ANY, row, torch.ones_like(row.x, dtype=torch.float64), mode=Reach)
+        out = replay(model, edges, ANY_PATH, row, torch.ones_like(row.x, dtype=torch.float64), mode=Reachability)
     if not out.values.requires_grad:  # no kept weight is even used
         return {name: torch.zeros_like(bits) for name, bits in mask.bits.items()}
-    return {name: share > 0 for name, share in shares(out.values.sum(), edges)[0].items()}
+    return {name: share > 0 for name, share in edge_shares(out.values.sum(), edges)[0].items()}

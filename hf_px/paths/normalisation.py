@@ -1,4 +1,4 @@
-"""Normalisation on the paths: y = γ/σ · x, with σ as recorded, as stored, as the paths' own flow has it, or unknown."""
+"""The rule of normalisation: y = γ/σ · x, with σ recorded, stored, taken from the flow on the paths, or unknown."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scale:
-    """What a normalisation did: y = γ · r · (x - μ) + β, with r = 1/σ shaped to broadcast against x."""
+    """The recorded scale: y = γ · r · (x - μ) + β, with r = 1/σ shaped to broadcast against x."""
 
     r: Tensor
     gamma: Tensor | None
 
 
 @dataclass(frozen=True)
-class Normalise(Rule):
+class Normalisation(Rule):
     kind: Literal["batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"]
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
@@ -67,19 +67,19 @@ class Normalise(Rule):
         if edges == 0:
             return run.alias(x)
         scale: Tensor | None
-        if run.view.own and run.on_path(x):
+        if run.view.own_flow and run.on_path(x):
             return self._by_own_flow(run, x, arguments(self.kind, func, args, kwargs))
         if saved is not None:
             r = run.match(power(saved.r.to(x.dtype), edges), x)
             scale = r if saved.gamma is None else r * power(saved.gamma.to(x.dtype), edges)
         else:
             scale = self._data_free(run, x, arguments(self.kind, func, args, kwargs))
-        return run.alias(x) if scale is None else run.settle(run.follow(x * scale, x))
+        return run.alias(x) if scale is None else run.rescale(run.follow(x * scale, x))
 
     def _by_own_flow(self, run: Replay, x: Tensor, given: dict[str, Any]) -> Tensor:
-        """γ^edges · x / mean(x), the mean held constant and over what the layer takes its statistics over.
+        """γ^edges · x / mean(x), with a constant mean over the axes of the layer's statistics.
 
-        Group norm and its kin, which share statistics between channels or have none, go channel by channel too.
+        Group norm and others that share statistics between channels, or have none, go channel by channel too.
         """
         gamma = given.get("weight")  # |γ|^edges already
         if self.kind in ("layer_norm", "rms_norm"):
@@ -88,11 +88,11 @@ class Normalise(Rule):
             over = tuple(axis for axis in range(x.dim()) if axis != 1)
             gamma = _shape(gamma, [1, -1] + [1] * (x.dim() - 2))
         mean = x.detach().mean(over, keepdim=True)
-        scale = torch.where(mean > 0, mean.reciprocal(), 0.0)  # where nothing flows, nothing is to be scaled
-        return run.anew(x * (scale if gamma is None else scale * gamma), x)
+        scale = torch.where(mean > 0, mean.reciprocal(), 0.0)  # no flow, nothing to scale
+        return run.follow_unscaled(x * (scale if gamma is None else scale * gamma), x)
 
     def _data_free(self, run: Replay, x: Tensor, given: dict[str, Any]) -> Tensor | None:
-        """γ over the stored σ; where none is stored, γ alone: without data a layer norm has no σ."""
+        """γ over the stored σ; γ alone if none is stored: without data a layer norm has no σ."""
         gamma = given.get("weight")  # |γ|^edges already: the view has been applied to it
         if self.kind == "layer_norm" or self.kind == "rms_norm":
             return gamma
@@ -116,7 +116,7 @@ def _shape(gamma: Tensor | None, shape: list[int]) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Statistic(Rule):
-    """σ, σ² or a norm by hand: a scale that is constant on the paths, and an edge like any γ/σ."""
+    """σ, σ² or a norm that a model computes by hand: a constant scale on the paths, an edge like γ/σ."""
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         y = func(*args, **kwargs)
@@ -125,11 +125,11 @@ class Statistic(Rule):
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         if not run.on_path(args[0]):
             return func(*args, **kwargs)
-        shown = func(*args, **kwargs)  # for its shape: on one row it is smaller than what was recorded
-        likes = shown if isinstance(shown, tuple) else (shown,)
+        output = func(*args, **kwargs)  # for its shape, which on one row is smaller than the recorded one
+        likes = output if isinstance(output, tuple) else (output,)
         if saved is None or run.view.edges == 0:
             found = tuple(torch.ones_like(like) for like in likes)
         else:
             parts = saved if isinstance(saved, tuple) else (saved,)
             found = tuple(run.match(power(p.to(like.dtype), run.view.edges), like) for p, like in zip(parts, likes))
-        return found if isinstance(shown, tuple) else found[0]
+        return found if isinstance(output, tuple) else found[0]

@@ -1,8 +1,8 @@
-"""Random walks along the paths of a network, P(i → o) ∝ |θ_oi|: from the input forwards, from the output back.
+"""Random walks along the paths of a network, P(i → o) ∝ |θ_oi|: forwards from the input, or back from the output.
 
-Each row of a batch is one walker. Forwards, a walker stands on one unit: before every layer one of the units it may
-be on is drawn. Backwards the same happens to the gradient. What autograd then finds on a weight is positive
-where, and only where, a walker went through it.
+Each row of a batch is one walker. Forwards, a walker is on one unit: before every layer one of the reachable units is
+drawn. Backwards the same happens to the gradient. The gradient of a weight is then positive exactly where a walker
+went through it.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ class Forwards(Replay):
     generator: torch.Generator
 
     def stand(self, x: Tensor) -> Tensor:
-        """x with one unit per row, of size 1; the gradient goes on to that unit alone."""
+        """x with one unit per row, of size 1; the gradient passes through that unit alone."""
         size = x.detach()
         return x * draw(size, self.generator) / torch.where(size > 0, size, 1.0)
 
     def weigh(self, operation: Operation, x: Tensor, weight: Tensor) -> Tensor:
-        # again behind the layer: pooling must not merge the positions that the walker might have gone to
+        # drawn again after the layer: pooling must not merge the positions that the walker could have taken
         return self.stand(operation(self.stand(x), weight))
 
     def merge(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape != b.shape:
             return a + b
         toss = coins(a, self.generator)
-        toss = torch.where(_empty(a), 0.0, torch.where(_empty(b), 1.0, toss))  # a walker takes the branch that it is on
+        toss = torch.where(_empty(a), 0.0, torch.where(_empty(b), 1.0, toss))  # a walker stays on its branch
         return a * toss + b * (1.0 - toss)
 
 
 class Backwards(Replay):
     generator: torch.Generator
 
-    def check_graph(self, output: Tensor) -> None: ...  # the steps below are custom functions, and ours
+    def check_graph(self, output: Tensor) -> None: ...  # the custom autograd functions here are our own
 
     def weigh(self, operation: Operation, x: Tensor, weight: Tensor) -> Tensor:
         return _StepBack.apply(x, weight, operation, self.generator)
@@ -79,7 +79,7 @@ class _StepBack(torch.autograd.Function):
         x, weight = (t.detach() for t in ctx.saved_tensors)
         above = draw(grads[0], ctx.generator)
         with torch.enable_grad():
-            # only units that the input reaches: a walk must end there
+            # only units that the input reaches, where a walk must end
             x_leaf = torch.ones_like(x).requires_grad_()
             (choices,) = torch.autograd.grad(ctx.operation(x_leaf, weight), x_leaf, above)
             below = draw(choices * (x > 0), ctx.generator)
@@ -104,14 +104,14 @@ class _Fork(torch.autograd.Function):
 
 
 def _empty(x: Tensor) -> Tensor:
-    """True for rows without anything in them."""
+    """True for rows of zeros."""
     return (x.detach().flatten(1).amax(1) <= 0).view(-1, *[1] * (x.dim() - 1))
 
 
 def walk(
     model: nn.Module, edges: dict[str, Tensor], batch: Batch, walkers: int, forwards: bool, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """{name: True where one of the walkers went}; `edges` are |θ| ⊙ M as leaves, `batch` gives the input's shape."""
+    """{name: True where a walker went}; `edges` are |θ| ⊙ M as leaves, `batch` gives the input's shape."""
     row = batch.row()
     dtype = next(iter(edges.values())).dtype
     x = torch.ones(walkers, *row.x.shape[1:], dtype=dtype, device=row.x.device)

@@ -1,9 +1,9 @@
-"""Record a network's gates on a real forward pass; replay them, so that it is linear in its input.
+"""Record a network's gates on a real forward pass, then replay them: the network is linear in its input.
 
-Both are TorchFunctionModes: they see every operation on tensors, functional or module, without touching
-the model. Record keeps what the rules ask for. Replay runs the same Python code on a view of the
-parameters and follows which tensors lie on a path from the input: each is `values · 2^exponent` and linear
-in the input. Path sums leave every float range in deep networks; the exponent keeps them inside, exactly.
+Both are TorchFunctionModes: they see every operation on tensors, functional or in a module, without changing the model.
+Record keeps what the rules need. Replay runs the same Python code on a view of the parameters and follows the tensors
+on a path from the input: each is `values · 2^exponent` and linear in the input. Path sums of deep networks leave every
+float range; the exponent keeps them inside, exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..core.forward import call, call_with, output_tensor
 from . import linear_ops
 from .activations import Gate, Kept
 from .base import Norm, in_place, operation, positional
-from .normalisation import Normalise, Statistic
+from .normalisation import Normalisation, Statistic
 from .rules import RULES
 from .views import View, other_tensors, power
 
@@ -39,11 +39,11 @@ class Entry:
 
 @dataclass
 class Trace:
-    """What replay knows of a tensor that lies on a path."""
+    """What replay knows of a tensor on a path."""
 
     exponent: int = 0
-    fault: str | None = None  # the non-linear operation without a rule that it has been through
-    twin: weakref.ref[Tensor] | None = None  # another name for the same memory, if that is still in use
+    fault: str | None = None  # a non-linear operation without a rule on the way to it
+    twin: weakref.ref[Tensor] | None = None  # another tensor with the same memory, if it is still in use
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Flow:
 
 
 class Traces:
-    """{tensor: Trace} of one replay, kept on the tensors themselves: several times faster than a weak dictionary."""
+    """{tensor: Trace} of one replay, stored on the tensors: several times faster than a weak dictionary."""
 
     def __getitem__(self, tensor: Tensor) -> Trace:
         return tensor.__dict__["_hf_px"][1]
@@ -94,8 +94,8 @@ class Record(TorchFunctionMode):
 
 
 def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: Norm) -> tuple[Tensor, list[Entry]]:
-    """f(x; θ ⊙ M) and its gates; batch norm at this batch's statistics or at the stored ones."""
-    for copy in (False, True):  # again with copies, in the rare model that writes into an activation's output
+    """f(x; θ ⊙ M) and its gates; batch norm with the statistics of this batch or the stored ones."""
+    for copy in (False, True):  # again with copies for the rare model that writes into the output of an activation
         with torch.no_grad(), Record(norm, copy) as mode:
             output = call(model, weights, batch)
         if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, Kept)):
@@ -104,8 +104,8 @@ def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: 
 
 
 def without_gates(tape: list[Entry]) -> list[Entry]:
-    """The tape for views whose gates are open: normalisation stays, the memory of everything else is free."""
-    return [e if isinstance(RULES[e.operation], (Normalise, Statistic)) else Entry(e.operation, None) for e in tape]
+    """The tape for views with open gates: normalisation stays, the memory of the rest is freed."""
+    return [e if isinstance(RULES[e.operation], (Normalisation, Statistic)) else Entry(e.operation, None) for e in tape]
 
 
 def replay(
@@ -117,7 +117,7 @@ def replay(
     tape: list[Entry] | None = None,
     mode: Callable[..., Replay] | None = None,
 ) -> Flow:
-    """The network as its paths, on input x, in the dtype of x; `edges` are the prunable tensors of the view."""
+    """Run the network as the sum of its paths on x, in the dtype of x; `edges` are the view's prunable tensors."""
     state = {**other_tensors(model, edges, view, x.dtype), **edges}
     run = (mode or Replay)(model, view, tape)
     run.start(x)
@@ -128,7 +128,7 @@ def replay(
 
 
 class ungated(TorchFunctionMode):
-    """The real network with its element-wise activations left out; everything else as it is."""
+    """The real network without its element-wise activations."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(RULES.get(operation(func)), Gate):
@@ -137,7 +137,7 @@ class ungated(TorchFunctionMode):
 
 
 class Replay(TorchFunctionMode):
-    """Runs a view; subclasses change what happens where a path's tensor settles or meets another."""
+    """Runs a view. Subclasses change what happens where paths fan out, join or are rescaled."""
 
     def __init__(self, model: nn.Module, view: View, tape: list[Entry] | None) -> None:
         super().__init__()
@@ -147,29 +147,29 @@ class Replay(TorchFunctionMode):
         self._next = 0
         self._traces = Traces()
 
-    # following tensors
+    # Tensors on a path
 
     def start(self, x: Tensor) -> None:
-        self._traces[x] = Trace(twin=weakref.ref(x))  # the caller's: never written to
+        self._traces[x] = Trace(twin=weakref.ref(x))  # the caller's tensor is never written to
 
     def finish(self, output: Tensor) -> Flow:
         trace = self._traces.get(output)
         if trace is None:
             raise UnsupportedModelError(
-                f"{type(self.model).__name__}: its output does not depend on its input by any path that can be followed"
+                f"{type(self.model).__name__}: no path that can be followed leads from its input to its output"
             )
         if trace.fault:
             raise UnsupportedModelError(trace.fault)
         if self._tape is not None and self._next != len(self._tape):
             raise UnsupportedModelError(
-                f"{type(self.model).__name__} took another way through its code on replay "
+                f"{type(self.model).__name__} took another path through its code on replay "
                 f"({self._next} of {len(self._tape)} recorded operations); does its forward depend on the data?"
             )
         self.check_graph(output)
         return Flow(output, trace.exponent)
 
     def check_graph(self, output: Tensor) -> None:
-        """A custom autograd function has a backward of its own, which need not be that of the paths."""
+        """Refuse custom autograd functions: their backward need not be that of the paths."""
         waiting, seen = [output.grad_fn], set()
         while waiting:
             node = waiting.pop()
@@ -188,14 +188,14 @@ class Replay(TorchFunctionMode):
         return isinstance(tensor, Tensor) and tensor in self._traces
 
     def follow(self, output: Tensor, *sources: Tensor) -> Tensor:
-        """`output` lies on the paths that `sources` lie on; they share one exponent by now."""
+        """Mark `output` as on the paths of `sources`, which share one exponent."""
         traces = [self._traces[s] for s in sources if s in self._traces]
         if traces:
             fault = next((t.fault for t in traces if t.fault), None)
             self._traces[output] = Trace(traces[0].exponent, fault)
         return output
 
-    def anew(self, output: Tensor, source: Tensor) -> Tensor:
+    def follow_unscaled(self, output: Tensor, source: Tensor) -> Tensor:
         """Like `follow`, for an output that does not depend on the scale of its source."""
         self.follow(output, source)
         self._traces[output].exponent = 0
@@ -206,12 +206,12 @@ class Replay(TorchFunctionMode):
         return tensor
 
     def alias(self, x: Tensor) -> Tensor:
-        """x itself under another name: no copy, unless one of the two is changed in place."""
+        """A second tensor with the memory of x; copied only if one of the two is changed in place."""
         if x not in self._traces:
             return x
         if torch.is_grad_enabled():
-            return self.follow(x.clone(), x)  # one row: cheap, and autograd keeps views and in-place apart
-        other = self.follow(x.data, x)  # a plain view would keep x alive as its base, and so never own its memory
+            return self.follow(x.clone(), x)  # cheap for one row, and safe with autograd
+        other = self.follow(x.data, x)  # a plain view would keep x alive as its base
         self._traces[x].twin, self._traces[other].twin = weakref.ref(other), weakref.ref(x)
         return other
 
@@ -220,14 +220,14 @@ class Replay(TorchFunctionMode):
         return twin is not None and twin() is not None
 
     def own(self, x: Tensor) -> Tensor:
-        """x with memory of its own, about to be changed in place."""
+        """x with its own memory, to be changed in place."""
         if self.borrowed(x):
             x.data = x.data.clone()
             self._traces[x].twin = None
         return x
 
-    def settle(self, x: Tensor) -> Tensor:
-        """Move what has grown or shrunk too far into the exponent; a power of two changes no digit."""
+    def rescale(self, x: Tensor) -> Tensor:
+        """Move a power of two into the exponent if values have grown or shrunk too far; no digit changes."""
         trace = self._traces.get(x)
         if trace is None or not x.numel():
             return x
@@ -246,7 +246,7 @@ class Replay(TorchFunctionMode):
         return self.own(x).mul_(factor)
 
     def align(self, tensors: list[Tensor]) -> list[Tensor]:
-        """The same tensors on one exponent, the largest: what falls off was below precision."""
+        """The same tensors with the largest exponent of them; what is lost was below precision."""
         traces = [self._traces[t] for t in tensors]
         top = max(trace.exponent for trace in traces)
         aligned = []
@@ -258,7 +258,7 @@ class Replay(TorchFunctionMode):
         return aligned
 
     def match(self, recorded: Tensor, x: Tensor) -> Tensor:
-        """Recorded on the whole batch, used on one row: the mean over samples, wherever they are stacked."""
+        """A tensor recorded on the whole batch for use on one row: the mean over samples, along whatever axis."""
         for axis in range(-min(recorded.dim(), x.dim()), 0):
             n, row = recorded.shape[axis], x.shape[axis]
             if n not in (1, row):
@@ -267,7 +267,7 @@ class Replay(TorchFunctionMode):
                 recorded = recorded.unflatten(axis, (n // row, row)).mean(axis - 1 if axis < 0 else axis)
         return recorded
 
-    # operations
+    # Operations
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = positional(args, kwargs)
@@ -296,14 +296,14 @@ class Replay(TorchFunctionMode):
     def nonlinear(
         self, func: Callable[..., Any], args: Any, kwargs: Any, what: str = "is not linear and has no rule"
     ) -> Any:
-        """Run it, and remember the fault: an error if it reaches the output, nothing if a frozen gate absorbs it."""
+        """Run it and remember the fault: an error if it reaches the output, harmless if a frozen gate absorbs it."""
         name = operation(func)
         output = func(*args, **kwargs)
         found = linear_ops.tensors((output,), {})
         if in_place(func, args, kwargs) and isinstance(args[0], Tensor):
             found.append(args[0])
         if not found and name not in linear_ops.READS_VALUES:
-            return output  # a shape, a dtype: no value of a path
+            return output  # a shape or a dtype
         sources = [t for t in linear_ops.tensors(args, kwargs) if t in self._traces]
         fault = next((self._traces[t].fault for t in sources if self._traces[t].fault), None) or (
             f"{self.where()}: the operation {name} {what}, so this model cannot be run as its paths; "
@@ -324,23 +324,23 @@ class Replay(TorchFunctionMode):
         return a + b
 
     def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Two tensors of the paths multiplied: degree two, not linear. Queries times keys end in a frozen softmax."""
+        """A product of two tensors on paths is not linear. Queries times keys are absorbed by a frozen softmax."""
         return self.nonlinear(func, args, kwargs, "multiplies two tensors that depend on the input")
 
     def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
-        """A gate computed from the data: as recorded, or open; either way no path runs through it."""
+        """A gate computed from the data, as recorded or open; no path runs through it."""
         x = args[0]
         return torch.ones_like(x) if self.view.gates == 0 else power(saved, self.view.gates).to(x.dtype)
 
-    def mix(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """attention · v, the attention as recorded, or every token open to every query."""
+    def attend(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """attention · v, with the recorded attention, or with every token open to every query."""
         if self.view.gates == 0:
             total = v.sum(-2, keepdim=True)
             return total.expand(*total.shape[:-2], q.shape[-2], total.shape[-1])
         return power(saved[..., : v.shape[-2]], self.view.gates).to(v.dtype) @ v
 
     def where(self) -> str:
-        """The module whose code is running, by name: read off the Python stack, only when something is wrong."""
+        """Name of the module whose code is running, from the Python stack; only for errors."""
         names = {id(module): name for name, module in self.model.named_modules()}
         frame: FrameType | None = sys._getframe()
         while frame is not None:

@@ -1,21 +1,22 @@
-"""One rule per family of non-linear operations: what to record on a real forward pass, how to replay it.
+"""One rule per family of non-linear operations: what to record on a real forward pass, and how to replay it.
 
-gate        y = a · x with a = y/x (at 0 the derivative), for activations with f(0) = 0. For ReLU this is the
-            paper's indicator; for the others it extends the theory.
-pool        max-pooling hands on the recorded winner; with every gate open it sums its window.
-normalise   y = γ/σ · x; centring and bias are additive terms and are dropped.
-attend      attention weights are gates of the values; queries and keys only steer them.
-freeze      softmax, sigmoid: gates in [0, 1] computed from the data. Weights that only steer a frozen
-            gate (queries, keys, squeeze-and-excitation) lie on no path: their path score is zero.
-statistic   variances and norms that a model computes by hand: scales, as in normalise.
+Gate            y = a · x with a = y/x (at 0 the derivative), for activations with f(0) = 0. For ReLU this is the
+                paper's indicator; for the others it extends the theory.
+MaxPool         passes on the recorded winner; with every gate open it sums its window.
+Normalisation   y = γ/σ · x; centring and bias are additive terms and are dropped.
+Attention       attention weights are gates of the values; queries and keys only steer them.
+FrozenGate      softmax, sigmoid: gates in [0, 1] computed from the data. Weights that only steer a frozen gate
+                (queries, keys, squeeze-and-excitation) are on no path: their path score is zero.
+Statistic       variances and norms that a model computes by hand: scales, as in Normalisation.
 """
 
 from __future__ import annotations
 
-from .activations import Clamp, Freeze, Gate, GatedUnit, MaxPool
-from .attention import Attend, MultiHead
+from .activations import Clamp, FrozenGate, Gate, GatedUnit
+from .attention import Attention, MultiHeadAttention
 from .base import Rule
-from .normalisation import Normalise, Statistic
+from .normalisation import Normalisation, Statistic
+from .pooling import MaxPool
 
 RULES: dict[str, Rule] = {
     "relu": Gate(0.0, binary=True),
@@ -25,13 +26,13 @@ RULES: dict[str, Rule] = {
     "hardswish": Gate(0.5), "tanh": Gate(1.0), "softsign": Gate(1.0), "tanhshrink": Gate(0.0),
     "hardshrink": Gate(0.0), "softshrink": Gate(0.0),
     "glu": GatedUnit(),
-    "softmax": Freeze(), "sigmoid": Freeze(), "hardsigmoid": Freeze(), "softmin": Freeze(),
+    "softmax": FrozenGate(), "sigmoid": FrozenGate(), "hardsigmoid": FrozenGate(), "softmin": FrozenGate(),
     "var": Statistic(), "std": Statistic(), "var_mean": Statistic(), "std_mean": Statistic(),
     "norm": Statistic(), "vector_norm": Statistic(), "linalg_vector_norm": Statistic(),
-    "scaled_dot_product_attention": Attend(),
-    "multi_head_attention_forward": MultiHead(),
+    "scaled_dot_product_attention": Attention(),
+    "multi_head_attention_forward": MultiHeadAttention(),
     **{f"max_pool{d}d": MaxPool(d) for d in (1, 2, 3)},
     **{f"adaptive_max_pool{d}d": MaxPool(d, adaptive=True) for d in (1, 2, 3)},
-    **{kind: Normalise(kind) for kind in
+    **{kind: Normalisation(kind) for kind in
        ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize")},
 }  # fmt: skip

@@ -1,14 +1,14 @@
-"""A view: every path p counts Π|θ|^edges · Π a^gates, so one number pair says which network is run.
+"""A view: every path p counts Π|θ|^edges · Π a^gates, so a pair of numbers decides which network is run.
 
     g of the paper   edges 0, gates 2    all parameters one, the recorded gates (for ReLU a² = a)
     h of the paper   edges 2, gates 0    squared parameters, every gate open
     SynFlow          edges 1, gates 0    absolute parameters, every gate open
     px-path          edges 2, gates 2    the square of every path of the network itself
-    h by its flow    as h, but normalised by what flows in it instead of the network's statistics
+    h by its flow    as h, but normalised by its own flow instead of the network's statistics
 
-Constants that are neither parameter nor gate (average pooling, resizing, x · 0.5) stay as they are in
-g and h. That is sound: splitting a constant c as √c · √c between the two factors, Cauchy-Schwarz still
-bounds the trace, and where c is the same on all paths the product g · h is the paper's.
+Constants that are neither parameter nor gate (average pooling, resizing, x · 0.5) stay unchanged in g and h. That is
+sound: with c split as √c · √c between the two factors, Cauchy-Schwarz still bounds the trace, and where c is the same
+on all paths the product g · h is the paper's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core.mask import MaskedWeights
 class View:
     edges: int
     gates: int
-    own: bool = False  # normalisation divides by the view's own flow
+    own_flow: bool = False  # normalisation divides by the view's own flow
 
     @property
     def constants(self) -> int:
@@ -36,7 +36,7 @@ class View:
 
 ONES = View(edges=0, gates=2)
 SQUARED = View(edges=2, gates=0)
-FLOW = View(edges=2, gates=0, own=True)
+FLOW = View(edges=2, gates=0, own_flow=True)
 ABSOLUTE = View(edges=1, gates=0)
 PATHS = View(edges=2, gates=2)
 
@@ -49,9 +49,9 @@ def power(values: Tensor, exponent: int) -> Tensor:
 
 
 def edge_weights(weights: MaskedWeights, view: View, dtype: torch.dtype, leaves: bool = False) -> dict[str, Tensor]:
-    """|θ|^edges ⊙ M of the prunable tensors; as leaves, to differentiate by.
+    """|θ|^edges ⊙ M of the prunable tensors; as leaves, to differentiate with respect to them.
 
-    In the scratch memory of `weights` where the dtype allows: one view at a time.
+    They use the scratch memory of `weights` if the dtype allows, so only one view exists at a time.
     """
     if view.edges == 0:
         edges = {name: ones.to(dtype) for name, ones in weights.ones().items()}
@@ -64,17 +64,17 @@ def edge_weights(weights: MaskedWeights, view: View, dtype: torch.dtype, leaves:
     return {name: w.detach().requires_grad_() for name, w in edges.items()} if leaves else edges
 
 
-def shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tuple[dict[str, Tensor], int]:
-    """w ⊙ ∂R/∂w: the part of R = total · 2^exponent that flows through each edge, and what is left of the exponent.
+def edge_shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tuple[dict[str, Tensor], int]:
+    """w ⊙ ∂R/∂w: the part of R = total · 2^exponent that flows through each edge, and the rest of the exponent.
 
-    Non-negative, and zero for edges on no path. As much of the exponent as the dtype holds goes into R itself.
+    Shares are non-negative, and zero for edges on no path. R takes as much of the exponent as its dtype holds.
     """
     size = abs(float(total.detach()))
     if exponent and 0.0 < size < math.inf:
-        # R stays near 1: on the way back it is divided by activations and weights, which may be small
+        # R stays near 1: the backward pass divides it by activations and weights, which may be small
         room, top = 30 if total.dtype.itemsize <= 4 else 300, math.frexp(size)[1]
         folded = max(min(exponent, room - top), -room - top)
-        # in steps: a power of two may be out of range although the product is not
+        # in steps, since 2^folded may be out of range although the product is not
         for step in [math.copysign(60, folded)] * (abs(folded) // 60) + [math.fmod(folded, 60)]:
             total = total * 2.0**step
         exponent -= folded
@@ -85,7 +85,7 @@ def shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tup
 
 @torch.no_grad()
 def other_tensors(model: nn.Module, taken: Mapping[str, Tensor], view: View, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The rest of the model's state: parameters are edges too, buffers are constants, statistics stay."""
+    """The rest of the model's state: other parameters are edges too, buffers are constants, statistics stay."""
     state: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         statistics = isinstance(module, nn.modules.batchnorm._NormBase)

@@ -1,7 +1,7 @@
-"""Nothing may run out of sight: compare what torch executes with what a function mode is shown.
+"""check_visible: compare the operations that torch executes with those that a TorchFunctionMode sees.
 
-Scripted code and gradient checkpointing escape the modes of tape.py, and a gate that nobody intercepts
-would pass for a linear operation. So look once, on one sample, before any work.
+Scripted code and gradient checkpointing escape the modes of record_replay.py, and a gate that is not intercepted would
+count as a linear operation. So the model is run once on one sample, before any work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def check_visible(model: nn.Module, batch: Batch) -> None:
         for flag in ("grad_checkpointing", "gradient_checkpointing"):
             if getattr(module, flag, False) is True:
                 raise UnsupportedModelError(
-                    f"{name or 'the model'}: gradient checkpointing reruns code out of sight; turn it off to prune "
+                    f"{name or 'the model'}: gradient checkpointing reruns code that cannot be intercepted; turn it "
+                    "off to prune "
                     "(timm: set_grad_checkpointing(False), transformers: gradient_checkpointing_disable())"
                 )
     shown = _Shown()
@@ -59,6 +60,6 @@ def check_visible(model: nn.Module, batch: Batch) -> None:
         call(model, {}, batch.row())
     if executed.hidden:
         raise UnsupportedModelError(
-            f"{type(model).__name__} runs {executed.hidden[0]} out of sight of Python (scripted or compiled code?), "
-            "so its gates cannot be recorded"
+            f"{type(model).__name__} runs {executed.hidden[0]} where Python cannot intercept it (scripted or compiled "
+            "code?), so its gates cannot be recorded"
         )

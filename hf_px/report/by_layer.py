@@ -1,104 +1,100 @@
-"""Layer by layer: the width that is left, the weights, and the layers that carry nothing any more."""
+"""The section on layers: remaining width and weights, and layers that carry no signal any more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis import Width, WidthRow
-from ..figures import Table, layers
+from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
-from .wording import are, end, names, of, some, titled
+from .wording import file_suffix, group_title, layer_figure, listed, network_names, plural
 
 
-def by_layer(groups: Sequence[Sequence[Measured]]) -> Section:
+def layers_section(groups: Sequence[Sequence[Measured]]) -> Section:
     figures: list[Figure] = []
-    words = [
-        "A unit is a row of a linear layer or a kernel of a convolution. As the paper counts, it is there while one "
-        "weight of it is; on a path, it is reached from the input and reaches the output. A bottleneck is a layer "
-        "whose part of units is less than half of the median layer's.",
-        "A kept weight is dead where no path from input to output runs through it: it costs space and does nothing.",
+    paragraphs = [
+        "A unit is a row of a linear layer or an output channel of a convolution. As in the paper, it counts while it "
+        "keeps a weight; it is on a path if it is reached from the input and reaches the output. A bottleneck is a "
+        "layer whose share of units is less than half of the median layer's.",
+        "A kept weight is dead if no path from input to output runs through it: it takes space and has no effect.",
     ]
     for i, group in enumerate(groups):
         pruned = [one for one in group if one.network.mask is not None]
-        title, order = titled("Output units on a path, by layer", group, groups), names(group)
-        figures.append(_width(f"width-by-layer{end(i, groups)}", title, pruned or group, order))
+        order, suffix = network_names(group), file_suffix(i, groups)
+        title = group_title("Output units on a path, by layer", group, groups)
+        figures.append(_width_figure(f"width-by-layer{suffix}", title, pruned or group, order))
         if pruned:
-            title = titled("Density by layer", group, groups)
-            figures.append(_density(f"density-by-layer{end(i, groups)}", title, pruned, order))
-        words += [sentence for one in pruned for sentence in _said(one)]
-    return Section("layers", "Width, density, collapse", tuple(words), tuple(figures))
+            title = group_title("Density by layer", group, groups)
+            figures.append(_density_figure(f"density-by-layer{suffix}", title, pruned, order))
+        paragraphs += [sentence for one in pruned for sentence in _findings(one)]
+    return Section("layers", "Width, density, collapse", tuple(paragraphs), tuple(figures))
 
 
-def _said(one: Measured) -> list[str]:
-    narrow, gone = one.width.bottlenecks, one.summary.collapsed
-    dead = (
-        "" if one.summary.dead is None else f"{one.summary.dead:,} of the kept weights {are(one.summary.dead)} dead; "
-    )
-    empty = [row.name for row in one.summary.rows if not row.kept]
-    cut_off = [name for name in gone if name not in empty]
-    narrow = [name for name in narrow if name not in gone]  # these are worse than narrow
-    parts = [f"nothing is left of {some(empty)}"] if empty else []
-    parts += [f"no weight on a path is left in {some(cut_off)}"] if cut_off else []
-    words = f"{one.name}: {dead}{'; '.join(parts) or 'no layer is lost'}; "
-    words += f"bottlenecks in {some(narrow)}." if narrow else f"no {'other ' * bool(parts)}bottleneck."
-    return [words, *silent(one), *([f"{one.name}: {one.summary.note}."] if one.summary.note else [])]
+def _findings(one: Measured) -> list[str]:
+    summary = one.summary
+    empty = [row.name for row in summary.rows if not row.kept]
+    cut_off = [name for name in summary.collapsed if name not in empty]
+    narrow = [name for name in summary.bottlenecks if name not in summary.collapsed]
+    parts = []
+    if summary.dead is not None:
+        parts.append(f"{summary.dead:,} of the kept weights {plural(summary.dead, 'is', 'are')} dead")
+    lost = [f"nothing is left of {listed(empty)}"] if empty else []
+    lost += [f"no weight on a path is left in {listed(cut_off)}"] if cut_off else []
+    parts += lost or ["no layer is lost"]
+    parts.append(f"bottlenecks in {listed(narrow)}" if narrow else f"no {'other ' if lost else ''}bottleneck")
+    note = [f"{one.name}: {summary.note}."] if summary.note else []
+    return [f"{one.name}: {'; '.join(parts)}.", *_silent_classes(one), *note]
 
 
-def silent(one: Measured) -> list[str]:
-    """A sentence on the classes that a head without weights cannot tell."""
-    if not (gone := one.network.silent):
+def _silent_classes(one: Measured) -> list[str]:
+    """A sentence on classes for which the head has no weight."""
+    if not (silent := one.network.silent_classes):
         return []
-    shown = some([str(label) for label in gone])
+    shown = listed([str(label) for label in silent])
     return [
-        f"{one.name}: the head keeps no weight for {len(gone)} class{'es' * (len(gone) > 1)} ({shown}): its output "
-        "for them is a constant, and at best one of them is told, as what is left over when no other class fits."
+        f"{one.name}: the head keeps no weight for {len(silent)} {plural(len(silent), 'class', 'classes')} ({shown}): "
+        "its logit for them is constant, so at most one of them can be predicted, if no other class fits."
     ]
 
 
-def _width(name: str, title: str, shown: Sequence[Measured], order: Sequence[str]) -> Figure:
-    by_name = [row.name for row in shown[0].width.rows]
-    shares = {one.name: [row.share for row in one.width.rows] for one in shown}
-    told = {one.name: [of(_carry(row), row.units) for row in one.width.rows] for one in shown}
-    alt = "; ".join(f"{one.name}: {of(_carry(one.width), one.width.units)}" for one in shown)
-    head = ["layer", "units"]
+def _width_figure(name: str, title: str, shown: Sequence[Measured], order: Sequence[str]) -> Figure:
+    first = shown[0].summary.rows
+    columns: dict[str, list[Value]] = {"units": [row.units for row in first]}
     for one in shown:
-        head += [f"{one.name}: with a weight", f"{one.name}: on a path"]
-    rows = []
-    for k, layer in enumerate(by_name):
-        each = [one.width.rows[k] for one in shown]
-        rows.append((layer, each[0].units, *(n for row in each for n in (row.kept, row.live))))
-    return Figure(
+        columns[f"{one.name}: with a weight"] = [row.kept_units for row in one.summary.rows]
+        columns[f"{one.name}: on a path"] = [row.live_units for row in one.summary.rows]
+    carrying = {one.name: sum(row.carrying_units for row in one.summary.rows) for one in shown}
+    return layer_figure(
         name,
         title,
-        layers(
-            by_name, shares, title=title, x="part of the layer's units", whole=1.0, texts=told, order=order, alt=alt
-        ),
-        Table(tuple(head), tuple(rows), ("", *(",d" for _ in head[1:]))),
+        [row.name for row in first],
+        {one.name: [row.unit_share for row in one.summary.rows] for one in shown},
+        columns,
+        x="part of the layer's units",
+        total=1.0,
+        texts={one.name: [f"{row.carrying_units:,}/{row.units:,}" for row in one.summary.rows] for one in shown},
+        order=order,
+        alt="; ".join(f"{one.name}: {carrying[one.name]:,}/{one.summary.units:,}" for one in shown),
     )
 
 
-def _density(name: str, title: str, pruned: Sequence[Measured], order: Sequence[str]) -> Figure:
-    by_name = [row.name for row in pruned[0].summary.rows]
-    series = {one.name: [row.density for row in one.summary.rows] for one in pruned}
-    told = {one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned}
-    alt = "; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned)
-    head = ["layer", "shape", "weights"]
+def _density_figure(name: str, title: str, pruned: Sequence[Measured], order: Sequence[str]) -> Figure:
+    first = pruned[0].summary.rows
+    columns: dict[str, list[Value]] = {
+        "shape": ["x".join(map(str, row.shape)) for row in first],
+        "weights": [row.total for row in first],
+    }
     for one in pruned:
-        head += [f"{one.name}: kept", f"{one.name}: of those dead"]
-    rows = []
-    for k, layer in enumerate(by_name):
-        each = [one.summary.rows[k] for one in pruned]
-        cells = [n for row in each for n in (row.kept, row.dead)]
-        rows.append((layer, "x".join(map(str, each[0].shape)), each[0].total, *cells))
-    return Figure(
+        columns[f"{one.name}: kept"] = [row.kept for row in one.summary.rows]
+        columns[f"{one.name}: of those dead"] = [row.dead for row in one.summary.rows]
+    return layer_figure(
         name,
         title,
-        layers(by_name, series, title=title, x="part of the layer's weights", texts=told, order=order, alt=alt),
-        Table(tuple(head), tuple(rows), ("", "", *(",d" for _ in head[2:]))),
+        [row.name for row in first],
+        {one.name: [row.density for row in one.summary.rows] for one in pruned},
+        columns,
+        x="part of the layer's weights",
+        texts={one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned},
+        order=order,
+        alt="; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned),
     )
-
-
-def _carry(row: Width | WidthRow) -> int:
-    """Units on a path; those with a weight, where paths are unknown."""
-    return row.kept if row.live is None else row.live

@@ -1,66 +1,70 @@
-"""What a report is: facts first, then sections of words, pictures and the numbers under them, then how it was made."""
+"""The content of a report: facts, sections with paragraphs, figures and tables, and the settings it was made with."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from ..core.shareable import COMMAND
 from ..figures import Table
 
+LONGEST_PARAGRAPH = 5000  # characters
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-FACTS, SETTINGS = "facts", "settings"  # names that the page itself has
-COMMAND = "command"  # the one setting that is shown as it was typed
+_FACTS, _SETTINGS = "facts", "settings"  # anchors that every page has
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, its numbers, and a sentence or two on what to see in it."""
+    """An SVG, the table of its numbers, and a caption."""
 
     name: str
     title: str
     svg: str
     table: Table
-    words: str = ""
+    caption: str = ""
 
     def __post_init__(self) -> None:
-        _check(self.name)
+        _check_name(self.name)
         if not self.svg.startswith("<svg"):
-            raise ValueError(f"figure {self.name}: {self.svg[:40]!r} is not an SVG; draw it by hf_px.figures")
+            raise ValueError(f"figure {self.name}: {self.svg[:40]!r} is not an SVG; draw it with hf_px.figures")
 
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs of plain text, pictures, and perhaps a table of its own."""
+    """Paragraphs of plain text, figures, and optionally a table."""
 
     name: str
     title: str
-    words: tuple[str, ...] = ()
+    paragraphs: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     table: Table | None = None
 
     def __post_init__(self) -> None:
-        _check(self.name)
-        _check_words(self.name, self.words)
+        _check_name(self.name)
+        _check_paragraphs(self.name, self.paragraphs)
 
 
 @dataclass(frozen=True)
 class Report:
-    """One column of facts per ticket, the sections in their order, and the settings with the command."""
+    """Facts with one column per network, sections in page order, and settings."""
 
     title: str
-    words: tuple[str, ...]
+    paragraphs: tuple[str, ...]
     facts: Table
     sections: tuple[Section, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_words("the report", self.words)
-        seen = {FACTS, SETTINGS}
+        _check_paragraphs("the report", self.paragraphs)
+        seen = {_FACTS, _SETTINGS}
         for name in [s.name for s in self.sections] + [f.name for f in self.figures()]:
             if name in seen:
-                raise ValueError(f"{name!r} names two parts of the report; each is a file and a link of its own")
+                raise ValueError(f"{name!r} names two parts of the report; each needs its own file and link")
             seen.add(name)
 
     def figures(self) -> Iterator[Figure]:
@@ -68,24 +72,53 @@ class Report:
             yield from section.figures
 
     def tables(self) -> dict[str, Table]:
-        """{name: table} of all, in the order of the page."""
-        found = {FACTS: self.facts}
+        """{name: table} in page order, without the settings."""
+        found = {_FACTS: self.facts}
         for section in self.sections:
             found |= {figure.name: figure.table for figure in section.figures}
             found |= {section.name: section.table} if section.table else {}
         return found
 
+    @property
+    def command(self) -> str:
+        """The command line that made the report, as it was typed."""
+        return str(self.settings.get(COMMAND) or "")
+
+    @cached_property
+    def settings_table(self) -> Table:
+        """All settings but the command."""
+        rows = [(name, _setting_text(value)) for name, value in sorted(self.settings.items()) if name != COMMAND]
+        return Table(("setting", "value"), tuple(rows))
+
 
 def is_slug(name: object) -> bool:
-    """Fit for a link and for a file's name: lower case, digits, single dashes."""
+    """True if `name` can be a link and a file name: lower case, digits, single dashes."""
     return isinstance(name, str) and len(name) <= 80 and _SLUG.fullmatch(name) is not None
 
 
-def _check(name: str) -> None:
+def json_value(value: Any) -> Any:
+    """`value` as JSON can hold it, with sorted keys; anything else, nan and inf included, becomes a string."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    known = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_setting_text(value[key])}" for key in sorted(value, key=str))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_setting_text, value))
+    return value if isinstance(value, str) else json.dumps(json_value(value), ensure_ascii=False)
+
+
+def _check_name(name: str) -> None:
     if not is_slug(name):
         raise ValueError(f"{name!r:.100} cannot name a part of a report; use a-z, 0-9 and single dashes")
 
 
-def _check_words(name: str, words: object) -> None:
-    if isinstance(words, str):  # a str is a sequence too: each letter would be a paragraph
-        raise TypeError(f"{name}: words are paragraphs; give a tuple of texts, not one text")
+def _check_paragraphs(name: str, paragraphs: object) -> None:
+    if isinstance(paragraphs, str):  # a str is a sequence too: each character would be a paragraph
+        raise TypeError(f"{name}: paragraphs is one str; pass a tuple of them")

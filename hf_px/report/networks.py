@@ -1,4 +1,4 @@
-"""The networks of a report: tickets as they are, and models, dense and cut here by one method or several."""
+"""The networks of a report: what the command asks for, tickets as they are, and models, dense or pruned here."""
 
 from __future__ import annotations
 
@@ -11,75 +11,78 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..analysis import Saliency, saliency
+from ..analysis.saliency import Saliency, saliency
 from ..core.errors import HfPxError, TicketError, first_line
 from ..core.head import segments, silent_classes
 from ..core.mask import Mask
 from ..core.prunable import prunable
-from ..core.registry import norm_option, scorers
+from ..core.registry import Scorer, scorers
 from ..core.shareable import shareable, short_name
 from ..data import data_config, load_pruning_set, num_classes
-from ..data.load import NOISE
 from ..data.model_inputs import LabelsError
 from ..data.presets import preset_of
+from ..data.source import NOISE
 from ..models.load import check_name
 from ..models.remote import Source
+from ..prune_config import PruneConfig
 from ..pruning import score
 from ..tickets import directory
 from ..tickets.ticket import Ticket
 from ..tickets.ticket_file import PACKED
-from ..training.local_settings import read_local
+from ..training.resume import read_local
 
-Examples = list[tuple[Tensor, Tensor]]
-_COLUMNS = ("layer", "dense")  # that tables have beside one for each network
+PruningBatches = list[tuple[Tensor, Tensor]]
+_COLUMNS = ("layer", "dense")  # table columns that are not the name of a network
 
 
 @dataclass(frozen=True)
 class Network:
-    """θ and M; a ticket's θ is masked already."""
+    """A model and its mask; the weights of a ticket are masked already."""
 
     name: str
     model: nn.Module
     mask: Mask | None = None  # None: dense
-    told: Mapping[str, Any] = field(default_factory=dict)  # what a ticket says of itself
-    dense: str | None = None  # the network of this page that has the same weights, unpruned
+    header: Mapping[str, Any] = field(default_factory=dict)  # the ticket's metadata
+    dense_name: str | None = None  # the network of this report with the same weights, unpruned
     saliency: Saliency | None = None
-    batches: Examples | None = None  # None: no data at hand
-    data: str = ""  # where those are from
-    ticket: Ticket | None = None  # as it was read
-    unscored: str = ""  # why there is no saliency
+    batches: PruningBatches | None = None  # None: there are no data
+    data: str = ""  # name of the data set of `batches`
+    ticket: Ticket | None = None
+    no_scores_reason: str = ""  # why there is no saliency
 
     @property
     def bits(self) -> Mask:
+        """The mask; all ones for a dense network."""
         return Mask.ones(prunable(self.model)) if self.mask is None else self.mask
 
     @property
-    def silent(self) -> list[int]:
+    def silent_classes(self) -> list[int]:
         """Classes for which the head keeps no weight."""
         return [] if self.mask is None else silent_classes(self.model, self.mask)
 
     @property
-    def kin(self) -> str:
-        """Equal for networks whose layers and images are the same, so that one compares with the other."""
+    def comparable_key(self) -> str:
+        """Equal for networks with the same layers and image size; only those are compared."""
         layers = [(name, tuple(w.shape)) for name, w in self.bits.tensors_of(self.model).items()]
-        return json.dumps([layers, list(data_config(self.model)["input_size"])])
+        return json.dumps([layers, list(self.input_size)])
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        return tuple(data_config(self.model)["input_size"])
 
     @property
     def architecture(self) -> str:
-        record = self.told.get("model", {})
+        record = self.header.get("model", {})
         names = record.get("architectures") or [type(self.model).__name__]
         return str(record.get("architecture") or names[0])
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says of networks and data."""
+class ReportRequest:
+    """The networks of a report, how models are pruned for it, and the data."""
 
     names: Sequence[str]
-    scorers: Sequence[str] = ()
-    sparsity: float = 0.982
-    rounds: int | None = None
-    norm: str | None = None
+    pruning: Sequence[PruneConfig] = ()  # one per method; models are pruned by each, for each seed
     seeds: Sequence[int] = (0,)
     data_seeds: Sequence[int] = (0,)
     data: str | None = None
@@ -96,96 +99,102 @@ class Asked:
     progress: bool = True
 
     def label(self, name: str) -> str:
-        """A directory's own name, or a repo's without its owner; where two would be called the same, more of it."""
-        for called in (_short, shareable):
-            names = [called(other) for other in self.names]
-            if names.count(called(name)) == 1 and called(name) not in _COLUMNS:
-                return called(name)
-        return f"{_short(name)} ({self.names.index(name) + 1})"  # what tells them apart must not be shown
+        """The name of the directory, or of the repo without its owner; a longer one if two would be the same."""
+        for label_of in (_short_label, shareable):
+            labels = [label_of(other) for other in self.names]
+            if labels.count(label_of(name)) == 1 and label_of(name) not in _COLUMNS:
+                return label_of(name)
+        return f"{_short_label(name)} ({self.names.index(name) + 1})"  # a full path must not be shown
 
-    def examples(self, data: str | None, model: nn.Module, draw: int) -> Examples | None:
-        """What to prune and to measure by; None without data."""
+    def load_batches(self, data: str | None, model: nn.Module, data_seed: int) -> PruningBatches | None:
+        """The examples to prune and to measure with; None without data."""
         if data is None:
             return None
         size = self.batch_size or (8 if segments(model) else 100)
         return load_pruning_set(
-            data, model, self.per_class, size, draw,
+            data, model, self.per_class, size, data_seed,
             split=self.split, image_column=self.image_column, label_column=self.label_column,
         )  # fmt: skip
 
 
-def check_names(asked: Asked) -> None:
-    """Refuse what is neither a ticket nor a model, as far as this disk can tell."""
-    for name in asked.names:
-        if asked.names.count(name) > 1:
-            raise ValueError(f"{name}: named twice; once will do")
+def check_names(request: ReportRequest) -> None:
+    """Refuse a name that is neither a ticket nor a model, as far as that is known without network access."""
+    for name in request.names:
+        if request.names.count(name) > 1:
+            raise ValueError(f"{name} is named twice; name it once")
         if Path(name).expanduser().is_dir() and is_ticket(name):
             continue
         try:
-            check_name(name, pretrained=asked.pretrained, architecture=asked.architecture)
+            check_name(name, pretrained=request.pretrained, architecture=request.architecture)
         except ValueError as error:
-            raise ValueError(f"{error}; and no ticket lies in a directory {name}") from error
+            raise ValueError(f"{error}; nor is there a ticket in a directory {name}") from error
 
 
 def is_ticket(name: str, revision: str | None = None) -> bool:
-    """Does a ticket lie there? Of a name on the Hub, its small files say so; a timm name is none."""
+    """True if a directory or a Hub repo holds a ticket, judged by its small files; timm/… never does."""
     if not Path(name).expanduser().is_dir() and (name.count("/") != 1 or name.startswith((".", "/", "~", "timm/"))):
         return False
     try:
         source = Source.of(name, revision=revision)
-        config = source.file(directory.CONFIG)
-        told = {} if config is None else json.loads(config.read_text(encoding="utf-8"))
-        marked = told.get("quantization_config") if isinstance(told, dict) else None
-        ours = isinstance(marked, dict) and marked.get("quant_method") == "hf_px"
+        path = source.file(directory.CONFIG)
+        config = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+        quantization = config.get("quantization_config") if isinstance(config, dict) else None
+        ours = isinstance(quantization, dict) and quantization.get("quant_method") == "hf_px"
         return ours or source.file(PACKED) is not None
     except (TicketError, ValueError):
-        return False  # whoever loads it as a model says better what is wrong
+        return False  # loading it as a model gives a better error
 
 
-def ticket(name: str, asked: Asked) -> Network:
-    """A ticket with its images, and the scores that its method gives its weights now."""
-    found = Ticket.from_pretrained(name, revision=asked.revision)
-    model = found.to_model().to(asked.device)
-    mask = found.mask_for(model)
-    mask = Mask({name: bits.to(asked.device) for name, bits in mask.bits.items()})
-    told, settings = found.config, found.config.get("settings", {})
-    own = (read_local(Path(name).expanduser()) or settings).get("data")
-    data = asked.data or (own if isinstance(own, str) and _on_this_disk(own) else None)
+def load_ticket(name: str, request: ReportRequest) -> Network:
+    """A ticket with its data, and the scores that its method gives to its weights now."""
+    ticket = Ticket.from_pretrained(name, revision=request.revision)
+    model = ticket.to_model().to(request.device)
+    mask = Mask({name: bits.to(request.device) for name, bits in ticket.mask_for(model).bits.items()})
+    own = (read_local(Path(name).expanduser()) or ticket.config.get("settings", {})).get("data")
+    data = request.data or (own if isinstance(own, str) and _is_local(own) else None)
     try:
-        batches = asked.examples(data, model, asked.data_seeds[0])
+        batches = request.load_batches(data, model, request.data_seeds[0])
     except LabelsError as error:
         raise ValueError(
-            f"{name}: a ticket of {num_classes(model)} classes, and {data} has more; name data of its own with --data"
+            f"{name} is a ticket with {num_classes(model)} classes, and {data} has more; name its own data with --data"
         ) from error
-    scored = _scored(model, mask, batches, told)
-    why, found_scores = (scored, None) if isinstance(scored, str) else ("", scored)
+    scored = _ticket_scores(model, mask, batches, ticket.config)
+    reason, found = (scored, None) if isinstance(scored, str) else ("", scored)
     shown = shareable(data or "")
-    return Network(asked.label(name), model, mask, told, None, found_scores, batches, shown, found, why)
+    return Network(request.label(name), model, mask, ticket.config, None, found, batches, shown, ticket, reason)
 
 
-def _scored(model: nn.Module, mask: Mask, batches: Examples | None, told: Mapping[str, Any]) -> Saliency | str:
-    """The scores that its method gives its weights now, or why there are none."""
-    method, norm = told.get("scorer"), told.get("settings", {}).get("norm")
+def _ticket_scores(
+    model: nn.Module, mask: Mask, batches: PruningBatches | None, header: Mapping[str, Any]
+) -> Saliency | str:
+    """The scores, or the reason why there are none."""
+    method, norm = header.get("scorer"), header.get("settings", {}).get("norm")
     if not isinstance(method, str) or method not in scorers:
-        return f"its method is {method!r:.40}, none of hf-px scorers" if method else "it names no method"
+        return f"its method {method!r:.40} is not listed by hf-px scorers" if method else "it names no method"
     record = scorers[method]
     if batches is None and record.needs in ("inputs", "labels"):
-        return f"{method} needs its data, which are not on this disk; name some with --data"
-    size = tuple(data_config(model)["input_size"])
-    options = norm_option(record, norm if isinstance(norm, str) else None) if "norm" in record.options else {}
+        return f"{method} needs data, and the ticket's are not on this disk; name some with --data"
+    norm = norm if isinstance(norm, str) and "norm" in record.options else None
     try:
-        return saliency(score(model, method, batches, mask=mask, input_size=size, **options), mask, mask)
-    except (HfPxError, ValueError) as error:  # trained weights may leave what the method can score; the rest stands
+        return saliency(score_with(model, method, batches, mask, norm=norm), mask, mask)
+    except (HfPxError, ValueError) as error:  # trained weights may be out of the method's range
         return f"{method} cannot score it: {first_line(error)}"
 
 
-def _on_this_disk(data: str) -> bool:
-    """No network call that nobody asked for: a ticket's data are taken where they lie here."""
+def score_with(
+    model: nn.Module, method: str | Scorer, batches: PruningBatches | None, mask: Mask, **options: Any
+) -> dict[str, Tensor]:
+    """The one place where a report scores."""
+    return score(model, method, batches, mask=mask, input_size=tuple(data_config(model)["input_size"]), **options)
+
+
+def _is_local(data: str) -> bool:
+    """True if the data are on this disk: a ticket's data set is never downloaded without being asked for."""
     preset = preset_of(data)
     if preset is not None:
         return preset.name == "digits" or preset.local_copy() is not None
     return data != NOISE and Path(data).expanduser().exists()
 
 
-def _short(name: str) -> str:
+def _short_label(name: str) -> str:
     return short_name(name) if Path(name).expanduser().exists() else name.rpartition("/")[2] or name

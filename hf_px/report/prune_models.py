@@ -1,141 +1,156 @@
-"""Models that are pruned for a report: M for each method, seed and draw of data, and what the last round saw."""
+"""Models that are pruned for a report: one mask for each method, seed and draw of the data."""
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..analysis import Saliency, saliency
+from ..analysis.saliency import Saliency, saliency
 from ..core.mask import Mask
 from ..core.prunable import prunable
-from ..core.registry import norm_option, scorers
 from ..core.shareable import shareable
 from ..data import data_config
 from ..models.load import load
-from ..pruning import prune, score
+from ..prune_config import PruneConfig
+from ..pruning import prune_with
 from ..tickets.mask_file import load_mask, save_mask
 from ..training.tasks import task_of
-from .cache import Parts, digest_of, weights_of
-from .networks import Asked, Examples, Network, is_ticket, ticket
+from .cache import ReportCache, digest_of, weights_digest
+from .networks import Network, PruningBatches, ReportRequest, is_ticket, load_ticket, score_with
 
-_EVERY = 5.0  # seconds between the rounds that are saved
+_SAVE_EVERY = 5.0  # seconds
 
 
-def networks(asked: Asked, parts: Parts) -> list[Network]:
-    """All that is asked for, loaded; the models are cut here, which may take a while."""
+def load_networks(request: ReportRequest, cache: ReportCache) -> list[Network]:
+    """All networks of the request; models are pruned here, which may take a while."""
     found: list[Network] = []
-    for name in asked.names:
-        found += [ticket(name, asked)] if is_ticket(name, asked.revision) else cut(name, asked, parts)
-    if asked.scorers and all(network.dense is None for network in found):
-        raise ValueError(
-            f"--scorers {' '.join(asked.scorers)}: for models; all that is named are tickets, pruned already"
-        )
+    for name in request.names:
+        if is_ticket(name, request.revision):
+            found.append(load_ticket(name, request))
+        else:
+            found += _load_model(name, request, cache)
+    if request.pruning and all(network.dense_name is None for network in found):
+        methods = " ".join(str(config.scorer) for config in request.pruning)
+        raise ValueError(f"`scorers` {methods} prunes models, but only tickets are named, which are pruned already")
     return found
 
 
-def cut(name: str, asked: Asked, parts: Parts) -> list[Network]:
-    """The model, dense, and by each method, seed and draw of data; a method that sees no data has one draw."""
+def _load_model(name: str, request: ReportRequest, cache: ReportCache) -> list[Network]:
+    """The dense model, and its pruned copies for each method, seed and draw of the data."""
     found: list[Network] = []
-    task, label = task_of(name), asked.label(name)
-    data = asked.data or ("digits" if task.name == "classification" else None)
-    shown = shareable(data or "")
-    dense: dict[str, str] = {}  # weights -> the name of their dense network
-    for seed in asked.seeds:
+    task, label = task_of(name), request.label(name)
+    data = request.data or ("digits" if task.name == "classification" else None)
+    dense_names: dict[str, str] = {}  # {digest of weights: name of the dense network}
+    for seed in request.seeds:
         model = load(
-            name, pretrained=asked.pretrained, num_classes=asked.num_classes, seed=seed, revision=asked.revision,
-            architecture=asked.architecture,
-        ).model.to(asked.device)  # fmt: skip
-        told = getattr(model, "pretrained_cfg", None) or {}
-        kind = {"model": {"architecture": told.get("architecture") or asked.architecture or label}}
+            name, pretrained=request.pretrained, num_classes=request.num_classes, seed=seed, revision=request.revision,
+            architecture=request.architecture,
+        ).model.to(request.device)  # fmt: skip
+        record = getattr(model, "pretrained_cfg", None) or {}
+        header = {"model": {"architecture": record.get("architecture") or request.architecture or label}}
 
-        @cache
-        def examples(draw: int, model: nn.Module = model) -> Examples | None:
-            return asked.examples(data, model, draw)
+        @functools.cache
+        def batches_of(data_seed: int, model: nn.Module = model) -> PruningBatches | None:
+            return request.load_batches(data, model, data_seed)
 
-        seen = examples(asked.data_seeds[0])  # one set of images for all spectra
-        weights = weights_of(model)
-        if weights not in dense:  # random ones differ by seed, trained ones do not
-            dense[weights] = f"{label}, dense" + (f", seed {seed}" if dense else "")
-            found.append(Network(dense[weights], model, None, kind, batches=seen, data=shown))
-        for method in asked.scorers:
-            record = scorers[method]
-            needs = record.needs in ("inputs", "labels")
-            if seen is None and needs:
-                raise ValueError(f"{method} needs data, and {name} has none by default; name it with --data")
-            options = norm_option(record, asked.norm or task.norms.get(method)) if "norm" in record.options else {}
-            rounds = record.rounds if asked.rounds is None else asked.rounds
-            for draw in asked.data_seeds if needs else asked.data_seeds[:1]:
-                batches = examples(draw)
-                key = {
-                    "weights": weights, "method": method, "sparsity": asked.sparsity, "rounds": rounds, "seed": seed,
-                    "options": options, "images": _digest(batches) if record.needs != "weights" else None,
-                }  # fmt: skip
-                mask, scored = _pruned(model, method, batches, asked, rounds, seed, options, parts, key)
-                called = f"{label}, {method}" if len(asked.names) > 1 else method
-                called += f", seed {seed}" if len(asked.seeds) > 1 else ""
-                called += f", data {draw}" if len(asked.data_seeds) > 1 and needs else ""
-                record_of = {**kind, "scorer": method, "settings": {"rounds": rounds, "seed": seed, **options}}
-                found.append(Network(called, model, mask, record_of, dense[weights], scored, seen, shown))
+        batches = batches_of(request.data_seeds[0])  # the same images for all spectra
+        common: dict[str, Any] = {"batches": batches, "data": shareable(data or "")}
+        weights = weights_digest(model)
+        if weights not in dense_names:  # random weights differ by seed, trained ones do not
+            dense_names[weights] = f"{label}, dense" + (f", seed {seed}" if dense_names else "")
+            found.append(Network(dense_names[weights], model, None, header, **common))
+        for config in request.pruning:
+            config = replace(config, seed=seed).resolved(segmentation=task.name == "segmentation")
+            if batches is None and config.record.needs in ("inputs", "labels"):
+                raise ValueError(
+                    f"{config.scorer} needs data, and {name} has no default data set; name one with `data`"
+                )
+            for title, mask, scores in _by_data_seed(model, config, batches_of, weights, request, cache):
+                title = f"{label}, {title}" if len(request.names) > 1 else title
+                settings = {"rounds": config.rounds, "seed": seed} | ({"norm": config.norm} if config.norm else {})
+                pruned = {**header, "scorer": config.scorer, "settings": settings}
+                found.append(Network(title, model, mask, pruned, dense_names[weights], scores, **common))
+    return found
+
+
+def _by_data_seed(
+    model: nn.Module,
+    config: PruneConfig,
+    batches_of: Callable[[int], PruningBatches | None],
+    weights: str,
+    request: ReportRequest,
+    cache: ReportCache,
+) -> list[tuple[str, Mask, Saliency]]:
+    """(name, mask, scores) for each draw of the data; a method that uses no data has one."""
+    needs = config.record.needs
+    uses_data = needs in ("inputs", "labels")
+    found = []
+    for data_seed in request.data_seeds if uses_data else request.data_seeds[:1]:
+        batches = batches_of(data_seed)
+        images = _batches_digest(batches) if needs != "weights" else None
+        mask, scores = _pruned(model, config, batches, request, cache, {"weights": weights, "images": images})
+        title = str(config.scorer) + (f", seed {config.seed}" if len(request.seeds) > 1 else "")
+        title += f", data {data_seed}" if len(request.data_seeds) > 1 and uses_data else ""
+        found.append((title, mask, scores))
     return found
 
 
 def _pruned(
     model: nn.Module,
-    method: str,
-    batches: Examples | None,
-    asked: Asked,
-    rounds: int,
-    seed: int,
-    options: Mapping[str, Any],
-    parts: Parts,
-    key: Mapping[str, Any],
+    config: PruneConfig,
+    batches: PruningBatches | None,
+    request: ReportRequest,
+    cache: ReportCache,
+    digests: Mapping[str, Any],
 ) -> tuple[Mask, Saliency]:
-    """The mask and what its last round saw; rounds are saved as they go, each with the one before it."""
-    path, path_before = (parts.path(name, key, ".safetensors") for name in ("mask", "before"))
+    """The mask and the scores of its last round; rounds are saved as they go, each with the one before it."""
+    key = {**digests, **asdict(config)}
+    rounds = config.total_rounds
+    path, path_before = (cache.path(name, key, ".safetensors") for name in ("mask", "before"))
     full = Mask.ones(prunable(model))
-    done, before = _saved(path), _saved(path_before)
-    masks = {0: full} | dict(saved for saved in (done, before) if saved is not None)
-    if done is not None and done[0] == rounds and rounds - 1 not in masks:
-        done = None
-    last = time.monotonic()
+    saved, saved_before = _read_round(path), _read_round(path_before)
+    masks = {0: full} | dict(each for each in (saved, saved_before) if each is not None)
+    if saved is not None and saved[0] == rounds and rounds - 1 not in masks:
+        saved = None  # the last round's scores need the mask before it
+    last_saved = time.monotonic()
 
     def save(t: int, mask: Mask) -> None:
-        nonlocal last
+        nonlocal last_saved
         masks[t] = mask
-        if t == rounds or time.monotonic() - last > _EVERY:
-            parts.directory.mkdir(parents=True, exist_ok=True)
+        if t == rounds or time.monotonic() - last_saved > _SAVE_EVERY:
+            cache.directory.mkdir(parents=True, exist_ok=True)
             save_mask(masks[t - 1], path_before, {"round": str(t - 1)})
             save_mask(mask, path, {"round": str(t)})
-            last = time.monotonic()
+            last_saved = time.monotonic()
         masks.pop(t - 2, None)
 
-    size = tuple(data_config(model)["input_size"])
-    if done is None or done[0] < rounds:
-        prune(
-            model, method, sparsity=asked.sparsity, batches=batches, rounds=rounds, seed=seed, done=done,
-            on_round=save, progress=asked.progress, input_size=size, **options,
+    if saved is None or saved[0] < rounds:
+        prune_with(
+            model, config, batches, resume_from=saved, on_round=save, progress=request.progress,
+            input_size=tuple(data_config(model)["input_size"]),
         )  # fmt: skip
-    # in the model's order, which a file does not keep
     last_two = [masks[rounds - 1], masks[rounds]]
-    prior, mask = (Mask({name: m.bits[name].to(asked.device) for name in full.bits}) for m in last_two)
-    scores = score(model, method, batches, mask=prior, round=rounds, seed=seed, input_size=size, **options)
-    return mask, saliency(scores, prior, mask)
+    # a file does not keep the model's order of tensors
+    before, mask = (Mask({name: m.bits[name].to(request.device) for name in full.bits}) for m in last_two)
+    scores = score_with(model, config.scorer, batches, before, round_index=rounds, seed=config.seed, norm=config.norm)
+    return mask, saliency(scores, before, mask)
 
 
-def _saved(path: Path) -> tuple[int, Mask] | None:
+def _read_round(path: Path) -> tuple[int, Mask] | None:
     try:
-        mask, notes = load_mask(path)
-        return int(notes["round"]), mask
-    except (ValueError, KeyError, OSError):  # not there, or damaged, which is as good
+        mask, metadata = load_mask(path)
+        return int(metadata["round"]), mask
+    except (ValueError, KeyError, OSError):  # a damaged file counts as missing
         return None
 
 
-def _digest(batches: Examples | None) -> str | None:
+def _batches_digest(batches: PruningBatches | None) -> str | None:
     if batches is None:
         return None
     return digest_of({f"{what} {i}": t for i, pair in enumerate(batches) for what, t in zip(("x", "y"), pair)})

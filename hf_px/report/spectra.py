@@ -1,4 +1,4 @@
-"""Spectra: eigenvalues of the NTK by rank, and how far a pruned network's are from the dense one's."""
+"""The section on spectra: eigenvalues of the NTK by rank, and the distance of pruned networks from dense ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from ..analysis.ntk import RESOLVED, Lost, Spectrum, distance, lost
-from ..figures import Table, lines
-from ..figures.table import Cell
+from ..analysis.ntk import RESOLVED, LostRanks, Spectrum, distance, lost_ranks
+from ..figures import Table, draw_lines
+from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
-from .wording import end, names, titled
-from .wording import some as said
+from .wording import file_suffix, group_title, listed, network_names, plural
 
 _HEAD = (
     "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue, own weights",
@@ -22,48 +21,35 @@ _HEAD = (
 _FORMATS = ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g")
 
 
-def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
+def spectrum_section(groups: Sequence[Sequence[Measured]]) -> Section | None:
+    """None if spectra were skipped."""
+    everyone = [one for group in groups for one in group]
+    reasons = [f"No spectrum of {one.spectra.reason}." for one in everyone if one.spectra.reason]
     figures: list[Figure] = []
-    rows: list[tuple[Cell, ...]] = []
-    words: list[str] = []
-    told: list[str] = []
+    rows: list[tuple[Value, ...]] = []
+    findings: list[str] = []
+    how: list[str] = []
     for i, group in enumerate(groups):
-        some = [one for one in group if one.own is not None]
-        if not some:
-            continue
-        own = {one.name: one.own for one in some if one.own is not None}
-        mean = _with_dense({one.name: one.mean for one in some if one.mean is not None}, some)
-        order = names(group)
-        title = titled("NTK at the networks' own weights", group, groups)
-        figures.append(_figure(f"spectrum-own{end(i, groups)}", title, own, order))
-        if mean:
-            draws = next(iter(mean.values())).draws
-            title = titled(f"NTK, mean over {draws} draw{'s' * (draws > 1)} of the weights", group, groups)
-            figures.append(_figure(f"spectrum-mean{end(i, groups)}", title, mean, order))
-        rows += [_row(one, some) for one in some]
-        told.append(_images(some[0]))
-        words += _nearest(some)
-        words += [sentence for one in some for sentence in _gone(one, some)]
-        words += [sentence for one in some for sentence in _cut_from(one, some)]
-        alone = [one.name for one in some if one.network.mask is not None and own_distance(one, some) is None]
-        if alone:
-            whose = "their dense networks are" if len(alone) > 1 else "its dense network is"
-            words.append(f"{said(alone)}: {whose} not on this page; name that model too to compare with it.")
-    lacking = [f"No spectrum of {one.lacking}." for group in groups for one in group if one.lacking]
+        measured = [one for one in group if one.spectra.own is not None]
+        if measured:
+            figures += _figures(i, measured, group, groups)
+            rows += [_row(one, measured) for one in measured]
+            how.append(_conditions(measured[0]))
+            findings += _findings(measured)
     if not rows:
-        return Section("spectrum", "Spectrum", tuple(lacking)) if lacking else None
-    first = [
-        f"The Neural Tangent Kernel says how fast a network learns, direction by direction, one eigenvalue each; here "
-        f"{'; '.join(dict.fromkeys(told))}. Own weights: what training goes on from."
+        return Section("spectrum", "Spectrum", tuple(reasons)) if reasons else None
+    paragraphs = [
+        "The eigenvalues of the Neural Tangent Kernel say how fast a network learns in each direction; here "
+        f"{'; '.join(dict.fromkeys(how))}. Own weights are those that training starts from."
     ]
-    if any(one.mean is not None for group in groups for one in group):
-        first.append(
-            "Mean of draws: over re-drawn Kaiming-normal weights, the same for every network, so that only the mask "
-            "counts; a ticket is measured against a dense network that need not be at hand."
+    if any(one.spectra.mean is not None for one in everyone):
+        paragraphs.append(
+            "Mean of draws: over re-drawn Kaiming-normal weights, the same for every network, so only the mask "
+            "matters; the dense network to compare with need not exist any more."
         )
-    first.append(
+    paragraphs.append(
         "Distance: by how many decades the eigenvalues differ from the dense network's, rank by rank, on average; 0 is "
-        "the same spectrum, 1 is ten times off. By itself it says nothing of accuracy."
+        "the same spectrum, 1 is a factor of ten. By itself it says nothing about accuracy."
     )
     shown = [i for i in range(len(_HEAD)) if any(row[i] is not None for row in rows)]
     table = Table(
@@ -71,136 +57,163 @@ def spectra(groups: Sequence[Sequence[Measured]]) -> Section | None:
         tuple(tuple(row[i] for i in shown) for row in rows),
         tuple(_FORMATS[i] for i in shown),
     )
-    return Section("spectrum", "Spectrum", (*first, *words, *lacking), tuple(figures), table)
+    return Section("spectrum", "Spectrum", (*paragraphs, *findings, *reasons), tuple(figures), table)
 
 
 def own_distance(one: Measured, found: Sequence[Measured]) -> float | None:
-    """To the dense network of the same weights; for a ticket, to a dense network of its kind, if one is there."""
-    dense = _dense_of(one, found)
-    return None if dense is None or dense.own is None or one.own is None else distance(dense.own, one.own)
-
-
-def _dense_of(one: Measured, found: Sequence[Measured]) -> Measured | None:
-    if one.own is None or one.network.mask is None:
-        return None
-    for other in found:
-        ours = one.network.dense or (other.name if other.network.kin == one.network.kin else None)
-        if other.network.mask is None and other.name == ours and other.own is not None:
-            return other if other.own.size == one.own.size else None
-    return None
-
-
-def _cut_from(one: Measured, found: Sequence[Measured]) -> list[str]:
-    """Of a ticket beside a dense network: whether it has that one's weights, or has been trained since."""
-    dense = _dense_of(one, found)
-    if dense is None or one.network.dense is not None:
-        return []
-    mask, theirs = one.network.bits, one.network.bits.tensors_of(dense.network.model)
-    mine = mask.tensors_of(one.network.model)
-    same = all(bool((mine[name][bits] == theirs[name][bits]).all()) for name, bits in mask.bits.items())
-    what = "whose weights it has" if same else "which has other weights, so that it tells of those too, not of the mask"
-    return [f"{one.name}: own weights are compared with {dense.name}, {what}{'' if same else ' alone'}."]
-
-
-def _lost(one: Measured, found: Sequence[Measured]) -> dict[str, Lost]:
-    """By way of measuring: what of the distance is due to eigenvalues that are gone, where any are."""
-    if one.network.mask is None:
-        return {}
-    dense = _dense_of(one, found)
-    pairs = {"own weights": (dense.own if dense else None, one.own), "mean of draws": (one.mean_dense, one.mean)}
-    told = {what: lost(whole, part) for what, (whole, part) in pairs.items() if whole is not None and part is not None}
-    return {what: n for what, n in told.items() if n.ranks}
-
-
-def _gone(one: Measured, found: Sequence[Measured]) -> list[str]:
-    """Where eigenvalues are gone, how much of the distance that is: it would hide what the others do."""
-    assert one.own is not None
-    return [
-        f"{one.name}, {what}: {n.ranks:,} of {len(one.own.values):,} eigenvalues are gone, below 10⁻¹⁰ of the dense "
-        f"network's largest; they make {n.share:.0%} of the distance, {n.rest:.2f} over the rest."
-        for what, n in _lost(one, found).items()
-    ]
+    """Distance of the spectra at own weights; None if the report has no dense network to compare with."""
+    dense, own = _dense_of(one, found), one.spectra.own
+    return None if dense is None or dense.spectra.own is None or own is None else distance(dense.spectra.own, own)
 
 
 def mean_distance(one: Measured) -> float | None:
-    if one.mean is None or one.mean_dense is None or one.network.mask is None:
-        return None
-    return distance(one.mean_dense, one.mean)
+    mean, dense = one.spectra.mean, one.spectra.mean_dense
+    return None if mean is None or dense is None or one.network.mask is None else distance(dense, mean)
 
 
 def against_dense(one: Measured) -> tuple[float | None, float | None]:
-    """Trace and largest eigenvalue over the dense network's, means of draws; 1 is the same."""
-    if one.mean is None or one.mean_dense is None or one.network.mask is None:
+    """Trace and largest eigenvalue divided by the dense network's, both means of draws."""
+    mean, dense = one.spectra.mean, one.spectra.mean_dense
+    if mean is None or dense is None or one.network.mask is None:
         return None, None
-    return one.mean.trace / one.mean_dense.trace, one.mean.values[0] / one.mean_dense.values[0]
+    return mean.trace / dense.trace, mean.values[0] / dense.values[0]
 
 
-def _row(one: Measured, group: Sequence[Measured]) -> tuple[Cell, ...]:
-    assert one.own is not None
-    error = None if one.own.exact else one.own.trace_error
-    near = own_distance(one, group), mean_distance(one)
-    return one.name, *near, one.own.values[0], one.own.trace, error, *against_dense(one)
+def _dense_of(one: Measured, found: Sequence[Measured]) -> Measured | None:
+    """The dense network with the same weights; for a ticket, a comparable dense network."""
+    own, network = one.spectra.own, one.network
+    if own is None or network.mask is None:
+        return None
+    for other in found:
+        comparable = other.name if other.network.comparable_key == network.comparable_key else None
+        same_name = other.name == (network.dense_name or comparable)
+        if other.network.mask is None and same_name and other.spectra.own is not None:
+            return other if other.spectra.own.size == own.size else None
+    return None
 
 
-def _images(one: Measured) -> str:
-    assert one.own is not None
-    words = f"on {one.images} image{'s' * (one.images > 1)} of {one.network.data}, "
-    words += f"{one.own.size // one.images:,} outputs each"
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in one.network.model.modules()):
-        words += ", statistics of BatchNorm held constant"
-    if not one.own.exact:
-        words += (
-            f"; the first {len(one.own.values)} of {one.own.size:,} eigenvalues, by Lanczos, and distances are over "
-            "these; the trace is an estimate, with its standard error"
-        )
-    return words
+def _findings(found: Sequence[Measured]) -> list[str]:
+    paragraphs = _ranking(found)
+    paragraphs += [sentence for one in found for sentence in _lost_sentences(one, found)]
+    paragraphs += [sentence for one in found for sentence in _compared_with(one, found)]
+    alone = [one.name for one in found if one.network.mask is not None and own_distance(one, found) is None]
+    if alone:
+        whose = plural(len(alone), "its dense network is", "their dense networks are")
+        paragraphs.append(f"{listed(alone)}: {whose} not on this page; name that model too to compare with it.")
+    return paragraphs
 
 
-def _with_dense(mean: dict[str, Spectrum], group: Sequence[Measured]) -> dict[str, Spectrum]:
-    """The dense network's spectrum first, where no dense network is on the page."""
-    dense = next((one.mean_dense for one in group if one.mean_dense is not None), None)
-    there = any(one.network.mask is None for one in group)
-    return mean if there or dense is None else {"dense": dense, **mean}
+def _compared_with(one: Measured, found: Sequence[Measured]) -> list[str]:
+    """For a ticket beside a dense network: whether both have the same weights, or the ticket was trained."""
+    dense = _dense_of(one, found)
+    if dense is None or one.network.dense_name is not None:
+        return []
+    mask = one.network.bits
+    own, others = mask.tensors_of(one.network.model), mask.tensors_of(dense.network.model)
+    same = all(bool((own[name][bits] == others[name][bits]).all()) for name, bits in mask.bits.items())
+    what = "whose weights it has" if same else "which has other weights, so the distance is not due to the mask alone"
+    return [f"{one.name}: own weights are compared with {dense.name}, {what}."]
 
 
-def _figure(name: str, title: str, found: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
-    # what is below lies in the rounding of the largest, and would squeeze the rest into the top of the picture
-    floor = RESOLVED * max(s.values[0] for s in found.values())
-    series = {one: [(i, v) for i, v in enumerate(s.values, 1) if v > floor] for one, s in found.items()}
-    most = max(len(s.values) for s in found.values())
-    size = max(s.size for s in found.values())
-    part = "" if most == size else f", the first {most} of {size:,}"
-    rows = [(i + 1, *(s.values[i] if i < len(s.values) else None for s in found.values())) for i in range(most)]
-    alt = "; ".join(_alt(one, s, len(series[one])) for one, s in found.items())
-    return Figure(
-        name,
-        title,
-        lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, order=order, alt=alt),
-        Table(("rank", *found), tuple(rows), (",d", *(".4g" for _ in found))),
-    )
+def _lost(one: Measured, found: Sequence[Measured]) -> dict[str, LostRanks]:
+    """{kind of spectrum: eigenvalues that pruning lost}, if there are any."""
+    if one.network.mask is None:
+        return {}
+    dense = _dense_of(one, found)
+    pairs = {
+        "own weights": (dense.spectra.own if dense else None, one.spectra.own),
+        "mean of draws": (one.spectra.mean_dense, one.spectra.mean),
+    }
+    lost = {kind: lost_ranks(a, b) for kind, (a, b) in pairs.items() if a is not None and b is not None}
+    return {kind: each for kind, each in lost.items() if each.ranks}
 
 
-def _without(n: Lost | None) -> str:
-    return f", without lost ranks {n.rest:.2f}" if n else ""
+def _lost_sentences(one: Measured, found: Sequence[Measured]) -> list[str]:
+    """How much of the distance is due to lost eigenvalues, which would hide what the others do."""
+    assert one.spectra.own is not None
+    return [
+        f"{one.name}, {kind}: {lost.ranks:,} of {len(one.spectra.own.values):,} eigenvalues are lost, below 10⁻¹⁰ of "
+        f"the dense network's largest; they make up {lost.share:.0%} of the distance, which is {lost.rest:.2f} over "
+        "the others."
+        for kind, lost in _lost(one, found).items()
+    ]
 
 
-def _alt(name: str, spectrum: Spectrum, shown: int) -> str:
-    values = spectrum.values
-    middle, last = values[max(0, shown // 2 - 1)], values[max(0, shown - 1)]
-    gone = f", then {len(values) - shown:,} that are gone" if shown < len(values) else ""
-    return f"{name}: from {values[0]:.3g} by {middle:.3g} in the middle down to {last:.3g}{gone}"
-
-
-def _nearest(found: Sequence[Measured]) -> list[str]:
-    """In order, where there is one."""
-    ways: dict[str, Callable[[Measured], float | None]] = {
+def _ranking(found: Sequence[Measured]) -> list[str]:
+    """The networks in order of their distance, if there are two or more."""
+    kinds: dict[str, Callable[[Measured], float | None]] = {
         "own weights": lambda one: own_distance(one, found),
         "mean of draws": mean_distance,
     }
-    words = []
-    for what, read in ways.items():
-        known = sorted((d, one.name, one) for one in found if (d := read(one)) is not None)
+    paragraphs = []
+    for kind, distance_of in kinds.items():
+        known = sorted((d, one.name, one) for one in found if (d := distance_of(one)) is not None)
         if len(known) > 1:
-            told = [f"{name} ({d:.2f}{_without(_lost(one, found).get(what))})" for d, name, one in known]
-            words.append(f"Nearest to dense, {what}: {'; '.join(told)}.")
-    return words
+            lost = {one.name: _lost(one, found).get(kind) for _, _, one in known}
+            rest = {name: f", {each.rest:.2f} without lost ranks" if each else "" for name, each in lost.items()}
+            entries = [f"{name} ({d:.2f}{rest[name]})" for d, name, _ in known]
+            paragraphs.append(f"Nearest to dense, {kind}: {'; '.join(entries)}.")
+    return paragraphs
+
+
+def _row(one: Measured, group: Sequence[Measured]) -> tuple[Value, ...]:
+    own = one.spectra.own
+    assert own is not None
+    error = None if own.exact else own.trace_error
+    distances = own_distance(one, group), mean_distance(one)
+    return one.name, *distances, own.values[0], own.trace, error, *against_dense(one)
+
+
+def _conditions(one: Measured) -> str:
+    own, images = one.spectra.own, one.spectra.images
+    assert own is not None
+    text = f"on {images} {plural(images, 'image', 'images')} of {one.network.data}, {own.size // images:,} outputs each"
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in one.network.model.modules()):
+        text += ", with constant BatchNorm statistics"
+    if not own.exact:
+        text += (
+            f"; the first {len(own.values)} of {own.size:,} eigenvalues, by Lanczos, and distances are over these; "
+            "the trace is an estimate with its standard error"
+        )
+    return text
+
+
+def _figures(
+    i: int, measured: Sequence[Measured], group: Sequence[Measured], groups: Sequence[Sequence[Measured]]
+) -> list[Figure]:
+    suffix, order = file_suffix(i, groups), network_names(group)
+    own = {one.name: one.spectra.own for one in measured if one.spectra.own is not None}
+    mean = {one.name: one.spectra.mean for one in measured if one.spectra.mean is not None}
+    dense = next((one.spectra.mean_dense for one in measured if one.spectra.mean_dense is not None), None)
+    if dense is not None and all(one.network.mask is not None for one in measured):
+        mean = {"dense": dense, **mean}
+    title = group_title("NTK at the networks' own weights", group, groups)
+    found = [_figure(f"spectrum-own{suffix}", title, own, order)]
+    if mean:
+        draws = next(iter(mean.values())).draws
+        title = group_title(f"NTK, mean over {draws} {plural(draws, 'draw', 'draws')} of the weights", group, groups)
+        found.append(_figure(f"spectrum-mean{suffix}", title, mean, order))
+    return found
+
+
+def _figure(name: str, title: str, spectra: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
+    # smaller eigenvalues are rounding errors, and would squeeze the others into the top of the figure
+    floor = RESOLVED * max(s.values[0] for s in spectra.values())
+    series = {one: [(i, v) for i, v in enumerate(s.values, 1) if v > floor] for one, s in spectra.items()}
+    count = max(len(s.values) for s in spectra.values())
+    size = max(s.size for s in spectra.values())
+    part = "" if count == size else f", the first {count} of {size:,}"
+    rows = [(i + 1, *(s.values[i] if i < len(s.values) else None for s in spectra.values())) for i in range(count)]
+    alt = "; ".join(_alt(one, s.values, len(series[one])) for one, s in spectra.items())
+    return Figure(
+        name,
+        title,
+        draw_lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, order=order, alt=alt),
+        Table(("rank", *spectra), tuple(rows), (",d", *(".4g" for _ in spectra))),
+    )
+
+
+def _alt(name: str, values: Sequence[float], shown: int) -> str:
+    middle, last = values[max(0, shown // 2 - 1)], values[max(0, shown - 1)]
+    lost = f", then {len(values) - shown:,} that are lost" if shown < len(values) else ""
+    return f"{name}: from {values[0]:.3g} by {middle:.3g} in the middle down to {last:.3g}{lost}"

@@ -1,4 +1,4 @@
-"""The files of a report, and how they come into a directory: each whole or not at all, the page last."""
+"""The files of a report: index.html, report.md, report.json, figures/*.svg and tables/*.csv."""
 
 from __future__ import annotations
 
@@ -8,101 +8,104 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ..core.files import closed_above, left_over, write_atomic
-from .document import Report, is_slug
-from .html import as_json, html
-from .markdown import markdown
+from ..core.files import is_temporary, unwritable_parent, write_atomic
+from .document import Report, is_slug, json_value
+from .markdown import report_markdown
+from .page import page_html
 
-PAGE, TEXT, RECORD = "index.html", "report.md", "report.json"
-MARK = "hf-px report"
+_PAGE, _MARKDOWN, _RECORD = "index.html", "report.md", "report.json"
+_WRITTEN_BY = "hf-px report"
 
 
-def files(report: Report) -> dict[str, bytes]:
+def report_files(report: Report) -> dict[str, bytes]:
     """{path: content}; equal reports give equal bytes."""
-    record = json.dumps(_record(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    found = {RECORD: record}
-    found |= {f"figures/{figure.name}.svg": figure.svg for figure in report.figures()}
-    found |= {f"tables/{name}.csv": table.csv() for name, table in report.tables().items()}
-    found |= {TEXT: markdown(report), PAGE: html(report)}
-    # a name may hold half of a letter, which UTF-8 has no bytes for
-    return {path: text.encode("utf-8", "backslashreplace") for path, text in found.items()}
+    texts = {
+        _RECORD: json.dumps(_record(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        **{f"figures/{figure.name}.svg": figure.svg for figure in report.figures()},
+        **{f"tables/{name}.csv": table.csv() for name, table in report.tables().items()},
+        _MARKDOWN: report_markdown(report),
+        _PAGE: page_html(report),
+    }
+    # a name may hold half of a surrogate pair, which UTF-8 cannot encode
+    return {path: text.encode("utf-8", "backslashreplace") for path, text in texts.items()}
 
 
-def check(directory: str | os.PathLike[str], beside: Collection[str] = ()) -> None:
-    """Refuse a directory that cannot be written to, or holds things that are not ours, before any work.
+def check_report_directory(directory: str | os.PathLike[str], beside: Collection[str] = ()) -> None:
+    """Refuse a directory that cannot be written to or holds files of others, before any work is done.
 
-    `beside` are names of what else may lie in it, such as the measurements that the report is made of.
+    `beside` names files that may be there besides a report, such as the cache of its measurements.
     """
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{directory} is a file; name a directory for the report")
-    held = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    others = sorted(name for name in held if not left_over(name) and name not in beside)
-    if others and _earlier(directory) is None:
+    present = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    others = sorted(name for name in present if not is_temporary(name) and name not in beside)
+    if others and _earlier_files(directory) is None:
         raise ValueError(f"{directory} holds {others[0]}, and no report of hf-px; name another directory")
-    if (closed := closed_above(directory)) is not None:
-        raise ValueError(f"{directory}: {closed} is not a directory that can be written to")
+    if (closed := unwritable_parent(directory)) is not None:
+        raise ValueError(f"{directory}: {closed} is not a writable directory")
 
 
-def write(report: Report, directory: str | os.PathLike[str], beside: Collection[str] = ()) -> Path:
-    """Write all files, the page last, and give its path; what only an earlier report had is taken away then."""
+def write_report(report: Report, directory: str | os.PathLike[str], beside: Collection[str] = ()) -> Path:
+    """Write all files, the page last, then remove figures and tables that only an earlier report had.
+
+    Returns the path of the page.
+    """
     directory = Path(directory)
-    content = files(report)
-    check(directory, beside)
-    before = _earlier(directory)
-    names = [name for name in content if name != RECORD]
-    # the record makes the directory ours: first where it is new, and where it is not, after what it speaks of
-    names.insert(0 if before is None else len(names) - 1, RECORD)
+    content = report_files(report)
+    check_report_directory(directory, beside)
+    earlier = _earlier_files(directory)
+    names = [name for name in content if name != _RECORD]
+    # report.json marks the directory as a report: in a new directory it comes first, so that an interrupted run may
+    # be repeated. Over an earlier report it comes after the files that it lists.
+    names.insert(0 if earlier is None else len(names) - 1, _RECORD)
     for name in names:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(directory / name, content[name])
-    for name in sorted((before or set()) - content.keys()):
+    for name in sorted((earlier or set()) - content.keys()):
         (directory / name).unlink(missing_ok=True)
-    return directory / PAGE
+    return directory / _PAGE
 
 
-def _earlier(directory: Path) -> set[str] | None:
-    """Pictures and tables of the report in there; None if there is none."""
+def _earlier_files(directory: Path) -> set[str] | None:
+    """Figures and tables of the report in the directory; None if there is no report."""
     try:
-        record = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-        if record["written_by"] != MARK:
+        record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+        if record["written_by"] != _WRITTEN_BY:
             return None
-        names = record["files"]
-        return {name for name in names if _own(name)}
+        return {name for name in record["files"] if _is_report_file(name)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _own(name: object) -> bool:
-    """Is it a path that files() gives? A record may have been edited, and what it names is removed."""
+def _is_report_file(name: object) -> bool:
+    """True for figures/<slug>.svg and tables/<slug>.csv. An edited report.json must not make us delete other files."""
     folder, _, last = str(name).partition("/")
-    return any(folder == f and last.endswith(end) and is_slug(last[: -len(end)]) for f, end in _FOLDERS)
-
-
-_FOLDERS = (("figures", ".svg"), ("tables", ".csv"))
+    suffix = {"figures": ".svg", "tables": ".csv"}.get(folder)
+    return suffix is not None and last.endswith(suffix) and is_slug(last.removesuffix(suffix))
 
 
 def _record(report: Report) -> dict[str, Any]:
-    """Everything but the pictures; tables as records."""
+    """Everything but the SVGs; tables as lists of records."""
     return {
-        "written_by": MARK,
+        "written_by": _WRITTEN_BY,
         "title": report.title,
-        "words": list(report.words),
+        "words": list(report.paragraphs),
         "facts": report.facts.records(),
         "sections": [
             {
                 "name": section.name,
                 "title": section.title,
-                "words": list(section.words),
+                "words": list(section.paragraphs),
                 "figures": [
-                    {"name": f.name, "title": f.title, "words": f.words, "table": f.table.records()}
+                    {"name": f.name, "title": f.title, "words": f.caption, "table": f.table.records()}
                     for f in section.figures
                 ],
                 "table": section.table.records() if section.table else None,
             }
             for section in report.sections
         ],
-        "settings": as_json(report.settings),
+        "settings": json_value(report.settings),
         "files": sorted(
             [f"figures/{figure.name}.svg" for figure in report.figures()]
             + [f"tables/{name}.csv" for name in report.tables()]

@@ -1,4 +1,7 @@
-"""One file per method; importing one registers it. No scorer imports another."""
+"""One method per file; importing the package registers them all.
+
+Imports core and paths. Scorers never import each other.
+"""
 
 import importlib
 import pkgutil

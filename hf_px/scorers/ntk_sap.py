@@ -1,7 +1,7 @@
 """NTK-SAP: s = |∂/∂M Σ_b ‖f(x_b; w_b ⊙ M) - f(x_b; (w_b + Δ_b) ⊙ M)‖²|, Δ ~ N(0, ε²).
 
 Over Δ the norm is ε² times the trace of the NTK, to first order. Inputs x_b are Gaussian noise in the
-shape of the batch and w_b is drawn anew for every batch: neither data nor the model's own θ enters.
+shape of the batch, and w_b is drawn for every batch: neither data nor the model's own θ matter.
 
 Wang et al., NTK-SAP: Improving neural network pruning by aligning training dynamics, ICLR 2023.
 """
@@ -15,7 +15,7 @@ from ..core.batches import Batch, Batches
 from ..core.forward import batch_statistics, call, derivatives, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..core.reinitialize import built_anew, kaiming, normal
+from ..core.reinitialize import fresh_other_parameters, kaiming, normal
 
 
 @scorer(
@@ -30,8 +30,8 @@ def ntk_sap(
 ) -> Scores:
     if not epsilon > 0:
         raise ValueError(f"ntk-sap: epsilon is {epsilon}; without a perturbation every score is zero")
-    bits, rest = weights.mask.bits, built_anew(model, weights)
-    # a draw of its own for every call: rounds that share a generator still see new weights
+    bits, rest = weights.mask.bits, fresh_other_parameters(model, weights)
+    # its own generator for every call: rounds that share a generator still get new weights
     this_round = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
 
     def gradient(batch: Batch) -> dict[str, Tensor]:
@@ -42,13 +42,13 @@ def ntk_sap(
         m = {name: bits[name].to(w).requires_grad_() for name, w in fresh.items()}
         masked, shifted = ({name: w * m[name] for name, w in side.items()} for side in (fresh, moved))
         # The paper leaves open: ε (0.01, as in the authors' experiments); BatchNorm (the statistics of f(x; w ⊙ M) on
-        # this batch, held constant in both terms: an NTK belongs to one function, not to one that drifts with Δ); other
-        # parameters (norms start at 1 and 0, biases of redrawn layers at 0, as if built anew)
+        # this batch, held constant in both terms, since an NTK belongs to one function); other parameters (norms at 1
+        # and 0, biases of redrawn layers at 0, as in a new network)
         still = {**rest, **batch_statistics(model, {**rest, **masked}, batch, x)}
         change = call(model, {**still, **masked}, batch, x) - call(model, {**still, **shifted}, batch, x)
         return derivatives(change.square().sum(), m)
 
     with undisturbed(model):
         total = batches.sum(gradient, like=weights)
-    # ∂/∂M does not vanish where M = 0, but only FORCE lets a pruned weight bid
+    # ∂/∂M does not vanish where M = 0, but only FORCE lets a pruned weight return
     return {name: total[name].abs() * bits[name].to(total[name].device) for name in weights}

@@ -3,8 +3,8 @@
 Patil and Dovrolis, PHEW: Constructing Sparse Networks that Learn Fast and Generalize Well Without Training Data,
 ICML 2021.
 
-A unit is one position of one channel, and a step uses one weight. Weights that no walk has visited when the walks
-end rank below all others, by |θ|: at low sparsity walks alone would take forever to find the last weights.
+A unit is one position of one channel, and a step uses one weight. Weights that no walk has visited rank below all
+others, by |θ|: at low sparsity, walks alone would take too long to find the last weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def phew(
     walkers: int = 32,
     walks: int = 2048,
 ) -> Scores:
-    """`walkers` go at a time, alternately forwards and back, at most `walks` in all or until `density` is reached."""
+    """`walkers` walk at a time, alternately forwards and back, until `walks` walks or `density` is reached."""
     batch = batches.first()
     edges = edge_weights(weights, ABSOLUTE, batch.x.dtype, leaves=True)
     wanted = budget(weights.mask.total, 1.0 if density is None else density)

@@ -34,25 +34,25 @@ def prospr(
 ) -> Scores:
     if steps < 0:
         raise ValueError(f"prospr: steps is {steps}; it counts the training steps to look ahead")
-    # step i trains on batch i and the batch after the last step gives the loss, round and round if there are few;
-    # every process walks the same batches, since each step needs the one before
-    walk = list(islice(cycle(batches), steps + 1))
-    if not walk:
+    # step i trains on batch i, and the batch after the last step gives the loss; few batches are repeated. Every
+    # process uses the same batches, since each step needs the one before
+    sequence = list(islice(cycle(batches), steps + 1))
+    if not sequence:
         raise ValueError("batches is empty; pass at least one batch of inputs")
     m = {name: torch.ones_like(w).requires_grad_() for name, w in weights.items()}
     theta = {name: w * m[name] for name, w in weights.items()}
-    # the other parameters train along, as they will after pruning
+    # the other parameters are trained too, as they will be after pruning
     covered = {id(p) for p in weights.mask.tensors_of(model).values()}
     for name, p in model.named_parameters():
         if id(p) not in covered and p.is_floating_point():
             theta[name] = p.detach().requires_grad_()
     velocity = {name: torch.zeros_like(w) for name, w in theta.items()}
     with undisturbed(model, batch_statistics=True), twice_differentiable():
-        for batch in walk[:-1]:
+        for batch in sequence[:-1]:
             slopes = derivatives(loss(call(model, theta, batch), batch.labels), theta, create_graph=True)
             for name, bits in weights.mask.bits.items():
-                slopes[name] = slopes[name] * bits  # what is pruned already does not train
+                slopes[name] = slopes[name] * bits  # weights that are already pruned do not train
             velocity = {name: momentum * velocity[name] + slope for name, slope in slopes.items()}
             theta = {name: w - lr * velocity[name] for name, w in theta.items()}
-        final = derivatives(loss(call(model, theta, walk[-1]), walk[-1].labels), m)
+        final = derivatives(loss(call(model, theta, sequence[-1]), sequence[-1].labels), m)
     return {name: d.abs() for name, d in final.items()}

@@ -3,16 +3,16 @@
 R bounds the trace of the neural tangent kernel: Tr Θ ≤ Σ_k G^k · Σ_j ∂h^k/∂θ_j² (equations 6 to 9). Iurada et al.,
 Finding Lottery Tickets in Vision Models via Data-driven Spectral Foresight Pruning, CVPR 2024.
 
-h does not see the data, so all its rows are equal: one row is run, and G needs no graph. A round costs two
-forward passes per batch, and a forward and backward pass on one row. Exact rescaling makes float32 enough for all of
-them on the CPU, where sums of positive terms stay positive; cuDNN may multiply by transforms whose rounding is
-relative to the largest value, so h is float64 there.
+h does not depend on the data, so all its rows are equal: one row is run, and G needs no graph. A round costs two
+forward passes per batch, and a forward and a backward pass on one row. With exact rescaling, float32 is enough on the
+CPU, where sums of positive terms stay positive; cuDNN may multiply by transforms whose rounding error is relative to
+the largest value, so h is float64 there.
 
-In dense prediction an output k is a class at a pixel; pixels without a label count nothing in G: they are in no loss.
-Of parallel branches, as in DeepLabV3+, h starves the shorter one. A layer divides by σ² = Σθ² Var relu(z), and in h
-each input is 1, not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1): so every normalised layer of a branch multiplies its
-share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path closes the gates, and has 1.5
-instead of 2.9; norm="flow" has 1.
+In segmentation an output k is a class at a pixel; pixels without a label do not count in G, as they are in no loss. Of
+parallel branches, as in DeepLabV3+, h starves the shorter one: a layer divides by σ² = Σθ² Var relu(z), while each
+input of h is 1 and not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1). So every normalised layer of a branch multiplies its
+share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path keeps the gates and has
+1.5 instead of 2.9; norm="flow" has 1.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batches import Batch, Batches, Contribution
-from ..core.forward import call, seen, undisturbed
+from ..core.forward import call, labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import FLOW, ONES, SQUARED, edge_weights, record, replay, shares, ungated, without_gates
+from ..paths import FLOW, ONES, SQUARED, edge_shares, edge_weights, record, replay, ungated, without_gates
 
 
 @scorer(
@@ -36,6 +36,7 @@ from ..paths import FLOW, ONES, SQUARED, edge_weights, record, replay, shares, u
     paths=True,
     rounds=100,
     paper="Iurada et al., CVPR 2024",
+    segmentation_norm="flow",  # with batch, the deep branch of a DeepLabV3+ starves the shallow one
 )
 def px(
     model: nn.Module,
@@ -50,8 +51,8 @@ def px(
     batch     σ of this batch through the masked network of this round, held constant. As a branch thins, its σ
               falls and its gain rises, so that no layer is starved.
     flow      σ² is the mean of h itself before the layer, held constant: every branch carries flow, however short. For
-              networks with branches of unequal depth; no longer the bound on the trace.
-    running   the stored σ: Algorithm 1 to the letter. At initialisation σ = 1, and branches beside a shortcut die.
+              networks with branches of unequal depth; it is no longer a bound on the trace.
+    running   the stored σ: Algorithm 1 as printed. At initialisation σ = 1, and branches beside a shortcut die.
     released  what the authors' code of April 2024 computes, which is not Algorithm 1; see _released.
     """
     if norm == "released":
@@ -70,25 +71,25 @@ def px(
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape)
-        tape = without_gates(tape)  # h has all of them open; their memory goes to its gradients
+        tape = without_gates(tape)  # all gates of h are open; their memory is free for its gradients
         row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
-        total = (seen(g.values, batch.labels).sum(0, keepdim=True) * h.values).sum()
-        return shares(total, squared, g.exponent + h.exponent)
+        total = (labelled_output(g.values, batch.labels).sum(0, keepdim=True) * h.values).sum()
+        return edge_shares(total, squared, g.exponent + h.exponent)
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)
 
 
 def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> Scores:
-    """θ² ⊙ ∂/∂θ² Σ_k G^k h^k: no batch has a say in h, so there is one for all, and Σ_b G_b comes first."""
+    """θ² ⊙ ∂/∂θ² Σ_k G^k h^k: h does not depend on a batch, so Σ_b G_b comes first and h is run once."""
     row = batches.first().row()
     with torch.no_grad():
         output = call(model, weights, row)[0]
 
     def paths(batch: Batch) -> Contribution:
-        """G_b, a number for each output."""
+        """G_b, one number per output."""
         _, tape = record(model, weights, batch, "batch")
         with torch.no_grad():
             g = replay(model, edge_weights(weights, ONES, batch.x.dtype), ONES, batch, batch.x.square(), tape)
@@ -97,24 +98,24 @@ def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> 
                 f"batch {batch.index} has outputs of {tuple(g.values.shape[1:])}, the first one of "
                 f"{tuple(output.shape)}; with norm='flow' all batches must be of one size"
             )
-        return {"G": seen(g.values, batch.labels).sum(0)}, g.exponent
+        return {"G": labelled_output(g.values, batch.labels).sum(0)}, g.exponent
 
     total = batches.sum(paths, like={"G": output})["G"]
     dtype = torch.float64 if row.x.is_cuda else row.x.dtype
     squared = edge_weights(weights, FLOW, dtype, leaves=True)
     h = replay(model, squared, FLOW, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device))
-    return batches.once(*shares((total * h.values[0]).sum(), squared, h.exponent))
+    return batches.once(*edge_shares((total * h.values[0]).sum(), squared, h.exponent))
 
 
 def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:
     """∂R/∂θ² · θ² · θ · θ², R = Σ f(x; θ ⊙ M) · h(x; θ² ⊙ M), batch statistics everywhere, no gates in h.
 
-    Their g runs the masked weights themselves on x, with the gates recorded there: that is f.
+    Its g runs the masked weights on x with the recorded gates, which is f.
     """
     with torch.no_grad():
         f = call(model, weights, batch)
     squared = edge_weights(weights, SQUARED, batch.x.dtype, leaves=True)
     with ungated():
         h = call(model, squared, batch)
-    share, _ = shares((f * h).sum(), squared)
+    share, _ = edge_shares((f * h).sum(), squared)
     return {name: share[name] * weights[name] * weights[name].square() for name in share}

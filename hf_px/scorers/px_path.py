@@ -3,7 +3,7 @@
 Σ_j ∂R/∂θ_j² = Σ_p ‖J_v^f[:, p]‖² · ‖J_θ^v[p, :]‖²: the two factors of the PX bound multiplied path by path before they
 are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a
 Kaiming initialisation, the cross terms vanish and it equals the expected trace. For given weights it is
-no bound. An extension of Iurada et al., CVPR 2024, by this project.
+not a bound. An extension of Iurada et al., CVPR 2024, by this project.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ..core.batches import Batch, Batches, Contribution
-from ..core.forward import seen, undisturbed
+from ..core.forward import labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import PATHS, edge_weights, record, replay, shares
+from ..paths import PATHS, edge_shares, edge_weights, record, replay
 
 
 @scorer(
@@ -43,7 +43,7 @@ def px_path(
         _, tape = record(model, weights, batch, norm)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
         flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
-        return shares(seen(flow.values, batch.labels).sum(), squared, flow.exponent)
+        return edge_shares(labelled_output(flow.values, batch.labels).sum(), squared, flow.exponent)
 
     with undisturbed(model):
         return batches.sum(contribution, like=weights)

@@ -3,8 +3,8 @@
 Tanaka et al., Pruning neural networks without any data by iteratively conserving synaptic flow, NeurIPS 2020;
 Gebhart et al., A Unified Paths Perspective for Pruning at Initialization, 2021; Cavagnero et al., FreeREA, WACV 2023.
 
-Every gate is open and batch norm is at its stored statistics; max-pooling sums its window, since R counts all
-paths. Exact rescaling keeps R in range: a ResNet-50 at 224x224 is no exception.
+Every gate is open and batch norm has its stored statistics; max-pooling sums its window, since R counts all paths.
+Exact rescaling keeps R in range, for a ResNet-50 at 224x224 too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.batches import Batches
 from ..core.forward import undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import ABSOLUTE, SQUARED, View, edge_weights, replay, shares
+from ..paths import ABSOLUTE, SQUARED, View, edge_shares, edge_weights, replay
 
 _TANAKA = "Tanaka et al., NeurIPS 2020"
 _GEBHART = "Gebhart et al., 2021"
@@ -55,4 +55,4 @@ def path_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, view: 
     edges = edge_weights(weights, view, torch.float64, leaves=True)
     with undisturbed(model):
         out = replay(model, edges, view, row, torch.ones_like(row.x, dtype=torch.float64))
-    return shares(out.values.sum(), edges, out.exponent)
+    return edge_shares(out.values.sum(), edges, out.exponent)

@@ -1,4 +1,4 @@
-"""Tickets: the file format, saving, loading and sharing, the card, and what a ticket predicts.
+"""Tickets: the file format, saving, loading and pushing, the model card, prediction, transformers integration.
 
-Imports models, data and what lies below them; figures for the card.
+May import models, data and the packages below them; loading a ticket imports neither scorers nor figures.
 """

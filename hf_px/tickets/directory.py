@@ -1,11 +1,11 @@
-"""A ticket's home, a directory or a repo: which files it holds, and how they are read and replaced.
+"""A ticket's directory or repo: which files it holds, and how they are read and replaced.
 
-It holds config.json (in the Hub's own words), a card with its picture, and, by layout,
+It holds config.json, the card with its chart, and, depending on the layout,
 
-    both        ticket.safetensors, packed, and model.safetensors, the same weights with their zeros for other readers
+    both        ticket.safetensors, packed, and model.safetensors, the same weights with their zeros for other libraries
     packed      ticket.safetensors alone
-    dense       model.safetensors alone, its mask in the header
-    mask-only   ticket.safetensors with the mask and no weights: those of the base, at its revision
+    dense       model.safetensors alone, with the mask in its header
+    mask-only   ticket.safetensors with the mask and no weights: those are the base's, at its revision
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from typing import Any, Literal
 
 from ..core.errors import TicketError
 from ..core.files import write_atomic
-from ..models.config_marks import NOT_FOR_TIMM
+from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..models.remote import Source
-from . import card, ticket_file
-from .ticket_file import DENSE, PACKED, Contents
+from .ticket_file import DENSE, PACKED, Contents, pair_id, read_header, read_ticket_file, write_ticket_file
 
 CONFIG = "config.json"
 Layout = Literal["both", "packed", "dense", "mask-only"]
-# {file: what its `weights` are}; a pair is written in this order
-KIND = {
+# {layout: {file: its `weights`}}; the packed file is written first, because the dense copy stores its pair ID
+FILES_OF_LAYOUT = {
     "both": {PACKED: "packed", DENSE: "dense"},
     "packed": {PACKED: "packed"},
     "dense": {DENSE: "dense"},
@@ -36,95 +35,106 @@ KIND = {
 }
 
 
-def read(source: Source) -> Contents:
-    """What the ticket there says: its packed file, or else the dense one."""
+def no_ticket(source: Source) -> TicketError:
+    return TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} written by hf_px")
+
+
+def read_ticket(source: Source) -> Contents:
+    """Read the packed file, or the dense one if there is no packed file."""
     packed, dense = source.file(PACKED), None
-    if packed is None or source.is_dir:  # on the Hub the dense copy is not fetched where it is not needed
+    if packed is None or source.is_dir:  # from the Hub, the dense copy is downloaded only if it is needed
         dense = source.file(DENSE)
-    told = None if dense is None else ticket_file.told_by(dense)
+    header = None if dense is None else read_header(dense)
     if packed is None:
-        if dense is None or told is None:
-            raise TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} of hf_px's")
-        return ticket_file.read(dense)
-    if dense is None or (told or {}).get("pair") == ticket_file.pair(packed):
-        return ticket_file.read(packed)
-    if "crc32" not in (told or {}):  # which transformers does not write: trained on and saved by it
+        if dense is None or header is None:
+            raise no_ticket(source)
+        return read_ticket_file(dense)
+    if dense is None or (header or {}).get("pair") == pair_id(packed):
+        return read_ticket_file(packed)
+    if "crc32" not in (header or {}):  # only hf_px writes checksums: transformers saved this one after training
         raise TicketError(
-            f"{source.name}: {DENSE} has been saved anew and is no longer the same ticket as {PACKED}; "
+            f"{source.name}: {DENSE} was saved again and is no longer the same ticket as {PACKED}; "
             "remove the one that is out of date"
         )
-    # both are whole, one of the old ticket and one of the new; timm and transformers read this one
+    # both files are complete: one belongs to the old ticket, one to the new. timm and transformers read the dense one
     warnings.warn(
-        f"{source.name}: {PACKED} and {DENSE} are two tickets, as when a save was interrupted; {DENSE} is the one "
-        "that is read. Save again, or remove the other",
+        f"{source.name}: {PACKED} and {DENSE} are two different tickets, as after an interrupted save; {DENSE} is "
+        "loaded. Save again, or remove the other",
         stacklevel=4,
     )
-    return ticket_file.read(dense)
+    return read_ticket_file(dense)
 
 
-def write(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
-    """All files of a ticket; `repo` is where they will go, if that is known."""
+def write_ticket(directory: Path, contents: Contents, layout: str, repo: str | None = None) -> None:
+    """Write all files of a ticket; `repo` is the Hub id that they are for, if known."""
+    from .card import card_files  # here: loading a ticket needs no card
+
     config = (
         json.dumps(config_json(contents.model, layout), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     ).encode()
-    where = directory / CONFIG
-    moved = not where.is_file() or where.read_bytes() != config
-    for left in directory.glob(".*.hf_px-new*"):  # by a save that was killed
-        left.unlink(missing_ok=True)
-    beside: dict[str, Path] = {}
+    config_path = directory / CONFIG
+    new_config = not config_path.is_file() or config_path.read_bytes() != config
+    for leftover in directory.glob(".*.hf_px-new*"):  # of a save that was killed
+        leftover.unlink(missing_ok=True)
+    staged: dict[str, Path] = {}
     try:
-        for name, kind in KIND[layout].items():
-            pair = ticket_file.pair(beside[PACKED]) if layout == "both" and name == DENSE else ""
-            tensors = None if kind == "base" else contents.tensors
-            beside[name] = _beside(directory, name)
-            ticket_file.write(beside[name], replace(contents, weights=kind, tensors=tensors, pair=pair))
-        sizes = {name: path.stat().st_size for name, path in beside.items()}
-        texts = card.files(directory, contents, layout, sizes, repo) | ({CONFIG: config} if moved else {})
-        for name, text in texts.items():
-            beside[name] = _beside(directory, name)
-            write_atomic(beside[name], text)
-        # from here on nothing needs space on the disk. At each step every weights file is a whole ticket of hf_px's,
-        # old or new; others need config.json too: none sees new weights under an old one or the other way
-        if moved:
-            where.unlink(missing_ok=True)
+        for name, weights in FILES_OF_LAYOUT[layout].items():
+            pair = pair_id(staged[PACKED]) if layout == "both" and name == DENSE else ""
+            tensors = None if weights == "base" else contents.tensors
+            staged[name] = _staged_path(directory, name)
+            write_ticket_file(staged[name], replace(contents, weights=weights, tensors=tensors, pair=pair))
+        sizes = {name: path.stat().st_size for name, path in staged.items()}
+        others = card_files(directory, contents, layout, sizes, repo) | ({CONFIG: config} if new_config else {})
+        for name, data in others.items():
+            staged[name] = _staged_path(directory, name)
+            write_atomic(staged[name], data)
+        # Only renames from here on, which need no disk space. After each step every weights file is a complete ticket,
+        # old or new. Other libraries also need config.json, so it is removed first and comes back last: they never
+        # see new weights with an old config.json, or the reverse
+        if new_config:
+            config_path.unlink(missing_ok=True)
         for name in (DENSE, PACKED):
-            if name in beside:
-                os.replace(beside[name], directory / name)
+            if name in staged:
+                os.replace(staged[name], directory / name)
         for name in (DENSE, PACKED):
-            if name not in beside:
+            if name not in staged:
                 (directory / name).unlink(missing_ok=True)
-        for name in texts:  # config.json last
-            os.replace(beside[name], directory / name)
+        for name in others:
+            os.replace(staged[name], directory / name)
     finally:
-        for path in beside.values():
+        for path in staged.values():
             path.unlink(missing_ok=True)
 
 
-def _beside(directory: Path, name: str) -> Path:
+def _staged_path(directory: Path, name: str) -> Path:
     return directory / f".{name}.{os.getpid()}.hf_px-new"
 
 
 def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
-    """The record and marks: by one transformers calls on hf_px, to unpack or to keep the mask when it saves; by another
-    timm refuses what is not for it.
+    """config.json: the model's record, with marks for other libraries.
+
+    quantization_config makes transformers call hf_px, to unpack weights and to keep the mask when it saves. A suffix of
+    the architecture stops timm from loading packed files.
     """
-    marked = dict(model)
+    config = dict(model)
     if layout != "mask-only":
-        by = {"quant_method": "hf_px", "layout": "packed" if layout == "packed" else "dense"}
-        marked["quantization_config"] = by
+        config["quantization_config"] = {
+            "quant_method": TICKET,
+            "layout": "packed" if layout == "packed" else "dense",
+        }
     if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
-        marked["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
-    return marked
+        config["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
+    return config
 
 
-def check(directory: Path, layout: str) -> None:
-    """Nothing that is there may be lost: another model, or the only copy of a ticket's weights."""
+def check_overwrite(directory: Path, layout: str) -> None:
+    """Refuse to overwrite another model, or the only copy of a ticket's weights."""
     dense, packed = directory / DENSE, directory / PACKED
-    if dense.is_file() and ticket_file.told_by(dense) is None:
+    if dense.is_file() and read_header(dense) is None:
         raise TicketError(f"{dense}: holds the weights of another model, which would be lost; save elsewhere")
     if (directory / CONFIG).is_file() and not dense.is_file() and not packed.is_file():
         raise TicketError(f"{directory / CONFIG}: belongs to another model, which would be lost; save elsewhere")
     if layout == "mask-only":
-        told = [ticket_file.told_by(path) or {} for path in (dense, packed) if path.is_file()]
-        if any(one.get("weights") != "base" for one in told):
+        headers = [read_header(path) or {} for path in (dense, packed) if path.is_file()]
+        if any(header.get("weights") != "base" for header in headers):
             raise TicketError(f"{directory}: holds weights, which mask-only would remove; save elsewhere")

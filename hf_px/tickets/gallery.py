@@ -1,4 +1,4 @@
-"""A few pictures of the test set, each as it is, as it is labelled, and as each model sees it: side by side."""
+"""A few test images side by side: the image, its true label map, and the predictions of each model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import nn
 from ..core.forward import IGNORE
 from ..data import Pairs
 from ..data.segmentation.overlay import colours, overlay, side_by_side
-from .predict import background_of, segment, uncoloured
+from .predict import background_class, background_legend, segment
 
 
 def gallery(
     test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module], count: int = 4
 ) -> Image.Image:
-    """`count` pictures at equal distances in the test set: chosen by their place, not by how well they came out."""
-    rows, shown, background = [], set(), background_of(classes)
+    """`count` evenly spaced images of the test set: chosen by position, not by how good the predictions are."""
+    rows, shown, background = [], set(), background_class(classes)
     for index in sorted({round(i * (len(test) - 1) / max(1, count - 1)) for i in range(min(count, len(test)))}):
         image = test.image(index)
-        labels = [test.mask(index), *(segment(model, image, images) for model in models.values())]
-        rows.append([image, *(overlay(image, each, background=background) for each in labels)])
-        shown |= {int(label) for each in labels for label in np.unique(each)} - {background, IGNORE}
-    paint = [(r, g, b) for r, g, b in colours(len(classes)).tolist()]
-    legend = {classes[label]: paint[label] for label in sorted(shown)}
-    return side_by_side(rows, ["image", "truth", *models], legend | uncoloured(classes))
+        label_maps = [test.label_map(index), *(segment(model, image, images) for model in models.values())]
+        rows.append([image, *(overlay(image, labels, background=background) for labels in label_maps)])
+        shown |= {int(label) for labels in label_maps for label in np.unique(labels)} - {background, IGNORE}
+    palette = [(r, g, b) for r, g, b in colours(len(classes)).tolist()]
+    legend = {classes[label]: palette[label] for label in sorted(shown)}
+    return side_by_side(rows, ["image", "truth", *models], legend | background_legend(classes))

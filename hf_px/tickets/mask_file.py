@@ -1,4 +1,4 @@
-"""A mask on disk: one safetensors file of 0/1 bytes with its digest."""
+"""A mask on disk: one safetensors file of 0/1 bytes, with the mask's digest in its metadata."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ..core.files import write_atomic
 from ..core.mask import Mask
 
 FORMAT = "1"
-_OWN = ("hf_px_mask", "digest")  # metadata that save_mask writes itself: the format's version, the mask's digest
+_OWN = ("hf_px_mask", "digest")  # metadata keys of save_mask itself: format version, digest of the mask
 
 
 def save_mask(mask: Mask, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-    """Write the mask and what is to be known about it (strings); an older file at `path` is replaced in one step."""
-    notes = dict(metadata or {})
-    for key, value in notes.items():
+    """Write the mask and its metadata (strings); an older file at `path` is replaced atomically."""
+    metadata = dict(metadata or {})
+    for key, value in metadata.items():
         if key in _OWN:
             raise ValueError(f"metadata {key!r} is written by save_mask itself; choose another name")
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata {key!r} is a {type(value).__name__}; safetensors stores strings only")
-    # uint8, not bool: a damaged byte is then a 7 that can be refused, not a True that is not 1
+    # uint8, not bool: a damaged byte such as 7 can then be detected, while a bool would read it as True
     bits = {name: b.detach().to("cpu", torch.uint8).contiguous() for name, b in mask.bits.items()}
-    write_atomic(path, save(bits, {**notes, "hf_px_mask": FORMAT, "digest": mask.digest()}))
+    write_atomic(path, save(bits, {**metadata, "hf_px_mask": FORMAT, "digest": mask.digest()}))
 
 
 def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:
-    """The mask and its metadata; a ValueError that names the file if it is damaged or something else."""
+    """Read (mask, metadata); a ValueError names the file if it is damaged or not a mask."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; expected a mask written by save_mask")
     try:
         with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
-            names = file.keys()  # a safe_open is no dict and cannot be iterated
+            metadata = dict(file.metadata() or {})
+            names = file.keys()  # safe_open is not iterable
             tensors = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error})") from error
-    version = notes.pop("hf_px_mask", None)
+        raise ValueError(f"{path}: not a safetensors file, or truncated ({error})") from error
+    version = metadata.pop("hf_px_mask", None)
     if version is None:
         raise ValueError(f"{path}: a safetensors file, but not a mask of hf_px; does it hold weights?")
     if version != FORMAT:
@@ -53,6 +53,6 @@ def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:
         if bits.numel() and int(bits.max()) > 1:
             raise ValueError(f"{path}: {name} holds {int(bits.max())}, a mask holds 0 and 1; the file is damaged")
     mask = Mask({name: bits.bool() for name, bits in tensors.items()})
-    if mask.digest() != notes.pop("digest", None):
-        raise ValueError(f"{path}: the mask does not have the digest it was saved with; the file is damaged")
-    return mask, notes
+    if mask.digest() != metadata.pop("digest", None):
+        raise ValueError(f"{path}: the digest of the mask is not the one in the metadata; the file is damaged")
+    return mask, metadata

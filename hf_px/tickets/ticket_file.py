@@ -1,18 +1,18 @@
-"""Packed tensors: θ ⊙ M as its kept values and the gaps between them. Format version 1.
+"""A ticket file: θ ⊙ M stored as its kept values and the gaps between them. Format version 1.
 
-A ticket file is a safetensors file, data only. All integers are little-endian; bit j of a bit stream is bit j mod 8
-(the least significant is bit 0) of byte j div 8. Weights are counted in row-major order.
+A ticket file is a safetensors file: data only, no code. All integers are little-endian; bit j of a bit stream is bit
+j mod 8 (the least significant is bit 0) of byte j div 8. Weights are counted in row-major order.
 
 Each masked tensor NAME, of shape d_1 … d_n, is stored as
 
-    NAME:values   [kept]   its kept weights, in its own dtype; absent where a file holds masks only
-    NAME:mask     uint8    the stream below
+    NAME:values   [kept]   its kept weights, in its own dtype; absent if the file holds masks only
+    NAME:mask     uint8    the following stream
 
     byte 0        u8       version of the stream: 1
-         1        u8       side: 1 if the positions below are the kept ones, 0 if they are the pruned ones
+         1        u8       side: 1 if the stream lists the kept positions, 0 if it lists the pruned ones
          2        u8       k, at most 32
          3        u8       n, at most 16
-         4        u32      CRC-32 (IEEE) of bytes 0 to 3, of all that follows, then of the bytes of NAME:values if there
+         4        u32      CRC-32 (IEEE) of bytes 0 to 3, of all bytes from 8 on, then of NAME:values if present
          8        u64      kept
         16        u64 x n  d_1 … d_n
     then                   ⌈U/8⌉ bytes: the quotients;  ⌈count·k/8⌉ bytes: the remainders
@@ -21,32 +21,31 @@ Each masked tensor NAME, of shape d_1 … d_n, is stored as
 p_{-1} = -1. Rice's code splits a gap at bit k: the quotient g_i >> k is written as that many 0 bits and a 1 bit, U bits
 in all; the k low bits of g_i are bits i·k … i·k + k - 1 of the remainders, the lowest first. Unused bits of a last
 byte are 0. With k = 0 the quotients are the bitmap itself. A writer takes the rarer side (the kept one if even) and the
-smallest of the k that need the fewest bits, or k = 0 where that costs at most 5 % of the values more, since a bitmap is
-read several times faster; a reader need not care. Gaps of a random mask are geometric, for which
-Rice's code is within a few per cent of the entropy; the two parts apart, not interleaved, can be read by whole arrays.
+smallest of the k that need the fewest bits, or k = 0 if that adds at most 5 % of the size of the values, because a
+bitmap is read several times faster; a reader accepts any k. The gaps of a random mask are geometric, and Rice's code
+is within a few per cent of their entropy. Quotients and remainders are stored apart, so that numpy decodes both as
+whole arrays.
 
-Every other tensor (biases, normalisation, buffers) is stored as it is, under its own name. The header's
+Every other tensor (biases, normalisation, buffers) is stored unchanged under its own name. The header's
 `__metadata__` holds `format` = "pt" and `hf_px`, a JSON object:
 
     version   1
-    weights   "packed": as above.  "dense": this file holds plain tensors with their zeros, and no NAME:mask; `masks`
-              is {NAME: the stream in base64}.  "base": masks only; the weights are those of the model named in `ticket`
+    weights   "packed": as above.  "dense": plain tensors with their zeros and no NAME:mask; `masks` is {NAME: the
+              stream in base64}.  "base": masks only; the weights are those of the base model named in `ticket`
     digest    SHA-256 of the mask: for each NAME in order of code points, NAME, a 0 byte, the shape as Python prints a
               tuple, a 0 byte, and the bitmap
-    crc32     eight hexadecimal digits for each NAME in order of code points: of a plain tensor its CRC-32, of a masked
-              one that in its stream
+    crc32     eight hexadecimal digits for each NAME in order of code points: the CRC-32 of a plain tensor, or the one
+              in the stream of a masked tensor
     tied      {alias: NAME}: another name of the same tensor
-    aliases   those of them that the mask names too
-    renamed   {NAME: name in the model's own state_dict}, where the two differ
-    pair      in the dense copy that lies beside a packed file: SHA-256 of that file's crc32
-    model     how to build the module: what config.json says, as it was when this file was written
-    ticket    where the ticket comes from
+    aliases   the aliases that the mask also lists
+    renamed   {NAME: name in the model's state_dict}, where the two differ
+    pair      in a dense copy next to a packed file: SHA-256 of the packed file's crc32
+    model     how to build the module: the contents of config.json when this file was written
+    ticket    origin of the ticket: base, scorer, settings, results, versions
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import math
@@ -68,12 +67,22 @@ from ..core.errors import TicketError
 from ..core.files import write_atomic
 from ..core.mask import Mask
 from ..core.shareable import shareable
-from .mask_codec import VERSION, crc32_of, decode, encode, kept_values, raw
+from .mask_codec import (
+    VERSION,
+    decode,
+    encode,
+    kept_values,
+    mask_to_base64,
+    stored_crc32,
+    stream_from_base64,
+    tensor_bytes,
+)
 
-PACKED = "ticket.safetensors"  # not model.safetensors: a reader without hf_px would take it for random weights
+PACKED = "ticket.safetensors"  # not model.safetensors, which libraries without hf_px would load as random weights
 DENSE = "model.safetensors"
 VALUES, MASK = ":values", ":mask"
-# what a file may grow to in memory: a few hundred times at 99.9 %, since biases and normalisation stay; not without end
+# Memory that a file may ask for: at 99.9 % sparsity tensors are a few hundred times larger than the file, not more,
+# because biases and normalisation stay dense.
 _ROOM, _GROWTH = 64 * 2**20, 1024
 _DTYPES = {
     torch.float64: "F64",
@@ -93,77 +102,76 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Contents:
-    """What one ticket file says."""
+    """Contents of one ticket file, with tensors under the names they have in the file."""
 
     weights: str  # "packed", "dense" or "base"
-    tensors: dict[str, Tensor] | None  # the whole state but for tied names, by the names of the file; None: not here
+    tensors: dict[str, Tensor] | None  # all tensors except tied ones; None if the file holds no weights
     model: dict[str, Any]
     ticket: dict[str, Any]
-    make_mask: Callable[[], Mask]  # put off: who wants the weights alone does not pay for it
+    make_mask: Callable[[], Mask]  # lazy: loading the weights alone does not need the mask
     tied: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     pair: str = ""
-    path: str = ""  # the file that says it; an error names it
-    names: tuple[str, ...] = ()  # of the masked tensors, where the mask itself is put off
+    path: str = ""  # of the file, for errors
+    names: tuple[str, ...] = ()  # of the masked tensors, known before the mask is decoded
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # every header and card is made from here, also those of a ticket that an older version wrote
+        # here, because every header and card is made from Contents, also for tickets of older versions
         object.__setattr__(self, "ticket", shareable(self.ticket))
 
     @cached_property
     def mask(self) -> Mask:
-        """By the names of the file."""
+        """The mask, under the names in the file."""
         return self.make_mask()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """By the model's own names, tied ones included."""
+        """All tensors under the model's names, tied ones included."""
         if self.tensors is None:
             return {}
-        tensors = self.tensors
-        whole = tensors | {alias: tensors[name] for alias, name in self.tied.items()}
-        return {self.renamed.get(name, name): tensor for name, tensor in whole.items()}
+        tensors = self.tensors | {alias: self.tensors[name] for alias, name in self.tied.items()}
+        return {self.renamed.get(name, name): tensor for name, tensor in tensors.items()}
 
-    def masked(self) -> list[str]:
-        """The masked tensors, by the model's own names."""
+    def masked_names(self) -> list[str]:
+        """The masked tensors, under the model's names."""
         return [self.renamed.get(name, name) for name in self.names]
 
-    def own_mask(self) -> Mask:
-        """By the model's own names, as the mask was given."""
+    def model_mask(self) -> Mask:
+        """The mask under the model's names, aliases included."""
         bits = dict(self.mask.bits)
         bits |= {alias: bits[self.tied[alias]] for alias in self.aliases}
         return Mask({self.renamed.get(name, name): b for name, b in bits.items()})
 
 
-def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """One ticket file, whole or not at all; equal contents give equal bytes."""
-    write_atomic(path, chunks(contents))
+def write_ticket_file(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Write one ticket file atomically; equal contents give equal bytes."""
+    write_atomic(path, ticket_file_chunks(contents))
 
 
-def chunks(contents: Contents) -> Iterator[bytes]:
-    """The bytes of a ticket file, piece by piece."""
+def ticket_file_chunks(contents: Contents) -> Iterator[bytes]:
+    """The bytes of a ticket file, in pieces."""
     mask, tensors = contents.mask, contents.tensors or {}
     stored: dict[str, Tensor] = {}
     crc32: dict[str, int] = {}
     masks: dict[str, str] = {}
-    # by width as the values will lie, so that the streams are in the order in which a reader finds the tensors
+    # widest dtype first, the order in which safetensors_chunks stores values, so that streams have the same order
     for name in sorted(tensors, key=lambda name: -tensors[name].element_size()) or mask.bits:
         if name not in mask.bits or contents.weights == "dense":
             stored[name] = tensors[name]
-            crc32[name] = zlib.crc32(raw(tensors[name]).data)
-            masks |= {name: text_of(mask.bits[name])} if name in mask.bits else {}
+            crc32[name] = zlib.crc32(tensor_bytes(tensors[name]).data)
+            masks |= {name: mask_to_base64(mask.bits[name])} if name in mask.bits else {}
             continue
         bits, values = mask.bits[name], None
         if contents.weights == "packed":
             values = stored[name + VALUES] = kept_values(tensors[name], bits)
         stream = stored[name + MASK] = encode(bits, values)
-        crc32[name] = crc32_of(stream)
-    yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header(contents, crc32, masks)})
+        crc32[name] = stored_crc32(stream)
+    yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header_json(contents, crc32, masks)})
 
 
-def header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str]) -> str:
-    """The `hf_px` object, as text."""
-    told = {
+def header_json(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str]) -> str:
+    """The `hf_px` object of the header as JSON."""
+    header = {
         "version": VERSION,
         "weights": contents.weights,
         "digest": contents.mask.digest(),
@@ -176,188 +184,191 @@ def header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str
         "model": contents.model,
         "ticket": contents.ticket,
     }
-    return as_json({key: value for key, value in told.items() if value})
+    return canonical_json({key: value for key, value in header.items() if value})
 
 
-def pair(path: str | os.PathLike[str]) -> str:
-    """Of a packed file: by which its dense copy is known."""
-    told = told_by(path) or {}
-    return hashlib.sha256(str(told.get("crc32")).encode(errors="replace")).hexdigest()
+def pair_id(path: str | os.PathLike[str]) -> str:
+    """ID that links a dense copy to its packed file: SHA-256 of the packed file's checksums."""
+    header = read_header(path) or {}
+    return hashlib.sha256(str(header.get("crc32")).encode(errors="replace")).hexdigest()
 
 
-def text_of(bits: Tensor) -> str:
-    """The stream of a mask in base64, as the header of a dense copy holds it."""
-    return base64.b64encode(raw(encode(bits)).tobytes()).decode()
-
-
-def as_json(value: Any) -> str:
-    """Short, and the same for equal values."""
+def canonical_json(value: Any) -> str:
+    """Compact JSON, the same text for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def safetensors_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes]:
-    """A safetensors file, piece by piece. Not safetensors.save: that writes metadata in a new order every time."""
-    # wide types first, so that each tensor starts at a multiple of its width; else as they come, from input to output
+    """A safetensors file in pieces. Not safetensors.save, which orders metadata differently in every process."""
+    # widest dtype first, so that each tensor is aligned to its width; otherwise in the order given
     names = sorted(tensors, key=lambda name: -tensors[name].element_size())
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _DTYPES:
-            raise TicketError(f"{name}: {tensor.dtype} has no place in a safetensors file; convert it first")
+            raise TicketError(f"{name}: {tensor.dtype} cannot be stored in a safetensors file; convert it first")
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield struct.pack("<Q", len(text)) + text
     for name in names:
-        yield raw(tensors[name]).tobytes()
+        yield tensor_bytes(tensors[name]).tobytes()
 
 
-def bound(contents: Contents) -> int:
-    """Bytes that no coding of random masks beats: stored values at their own width, and Σ n·H(kept/n) bits."""
-    tensors, bits = contents.tensors or {}, contents.mask.bits
-    whole = sum(t.numel() * t.element_size() for name, t in tensors.items() if name not in bits)
-    parts = [(int(b.sum()), b.numel(), tensors[name].element_size()) for name, b in bits.items()]
-    return math.ceil(whole + sum(kept * width + n * _entropy(kept, n) / 8 for kept, n, width in parts))
-
-
-def _entropy(kept: int, total: int) -> float:
-    """H(p) = -p log₂ p - (1 - p) log₂ (1 - p), in bits, for p = kept / total."""
-    shares = [count / total for count in (kept, total - kept) if 0 < count < total]
-    return -sum(p * math.log2(p) for p in shares)
-
-
-def told_by(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The `hf_px` object in a safetensors file's header; None if it has none. No tensor is read."""
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The `hf_px` object in the header of a safetensors file; None if it has none. Reads no tensor."""
     path = Path(path)
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get("hf_px")
     except (SafetensorError, OSError) as error:
-        raise TicketError(f"{path}: not a safetensors file, or cut short ({error})") from error
+        raise TicketError(f"{path}: not a safetensors file, or truncated ({error})") from error
     if text is None:
         return None
     try:
-        told = json.loads(text)
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TicketError(f"{path}: the hf_px record in the header is not JSON ({error})") from error
-    if not isinstance(told, dict):
-        raise TicketError(f"{path}: the hf_px record in the header is not an object; the file is damaged")
-    if told.get("version") != VERSION:
-        version = f"{told.get('version')!r:.50}"
+        raise TicketError(f"{path}: the hf_px object in the header is not JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise TicketError(f"{path}: hf_px in the header is not a JSON object; the file is damaged")
+    if header.get("version") != VERSION:
+        version = f"{header.get('version')!r:.50}"
         raise TicketError(f"{path}: ticket format {version}, this hf_px reads {VERSION}; upgrade hf-px")
-    return told
+    return header
 
 
-def read(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
-    """Read a ticket file and check it against its own checksums; every fault is a TicketError that names it.
+def read_ticket_file(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
+    """Read a ticket file and verify its checksums; a TicketError names the file and what is wrong with it.
 
-    `weights=False` leaves the weights where they are.
+    `weights=False` reads the masks only.
     """
     path = Path(path)
     if not path.is_file():
         raise TicketError(f"{path}: there is no such file")
-    told = told_by(path)
-    if told is None:
+    header = read_header(path)
+    if header is None:
         raise TicketError(f"{path}: a safetensors file, but not a ticket of hf_px")
-    kind = told.get("weights")
-    if kind not in ("packed", "dense", "base"):
-        raise TicketError(f"{path}: weights {kind!r:.50} are neither packed, dense nor base; the file is damaged")
-    objects = {key: told.get(key, {}) for key in ("model", "ticket", "tied", "renamed", "masks")}
-    for key, value in objects.items():
-        if not isinstance(value, dict):
-            raise TicketError(f"{path}: {key} in the header is not an object; the file is damaged")
-        if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
-            raise TicketError(f"{path}: {key} in the header does not hold text; the file is damaged")
+    _check_header(path, header)
+    kind = header["weights"]
     with safe_open(path, framework="pt") as file:
-        names = _in_order(path, file.keys())
-        masked, plain = _sorted_out(path, names, kind, objects["masks"])
-        streams: dict[str, Tensor] = {}
-        tensors: dict[str, Tensor] = {}
-        crc32: dict[str, int] = {}
-        left = _ROOM + _GROWTH * path.stat().st_size  # what this file may ask for, all its tensors together
-        for name in masked:
-            with _blame(path, name):
-                stream = _from_base64(objects["masks"][name]) if kind == "dense" else _tensor(file, name + MASK)
-                values = _tensor(file, name + VALUES) if kind == "packed" else None
-                streams[name] = stream
-                width = 1 + (values.element_size() if values is not None else 0)
-                found = decode(stream, values, limit=left // width)
-                left -= math.prod(found.shape) * width
-                if kind == "dense" and file.get_slice(name).get_shape() != list(found.shape):
-                    raise TicketError(f"its mask is of shape {found.shape}; the file is damaged")
-                crc32[name] = found.crc32
-                if values is not None and weights:
-                    tensors[name] = found.weight(values)
-        if weights or told.get("crc32") is not None:  # the dense copy is checked too: transformers would not
+        names = _in_header_order(path, file.keys())
+        masked, plain = _masked_and_plain(path, names, kind, header["masks"])
+        streams, tensors, crc32 = _read_masked(path, file, masked, header, weights)
+        if weights or header.get("crc32") is not None:  # also the dense copy: transformers checks no checksums
             for name in plain:
-                with _blame(path, name):
-                    tensors[name] = _tensor(file, name)
-                    crc32[name] = zlib.crc32(raw(tensors[name]).data)
-            _check(path, crc32, told.get("crc32"), may_be_absent=kind == "dense")
-    order = names if kind == "dense" else [n.removesuffix(VALUES) for n in names if not n.endswith(MASK)]
-    there = {*masked, *plain}
-    for alias, name in objects["tied"].items():
-        if name not in there:
-            raise TicketError(f"{path}: {alias} is tied to {name}, which is not there; the file is damaged")
-        if alias in there:
-            raise TicketError(f"{path}: {alias} is there, and tied to {name} as well; the file is damaged")
+                with _named(path, name):
+                    tensors[name] = _get_tensor(file, name)
+                    crc32[name] = zlib.crc32(tensor_bytes(tensors[name]).data)
+            _check_crc32(path, crc32, header.get("crc32"), may_be_absent=kind == "dense")
+    _check_tied(path, header, {*masked, *plain}, streams)
 
-    aliases = told.get("aliases", [])
-    if not isinstance(aliases, list) or not all(
-        isinstance(alias, str) and objects["tied"].get(alias) in streams for alias in aliases
-    ):
-        raise TicketError(f"{path}: aliases in the header are not tied to masked tensors; the file is damaged")
-
-    def mask() -> Mask:
+    def make_mask() -> Mask:
         mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
-        if mask.digest() != told.get("digest"):
-            raise TicketError(f"{path}: the mask does not have the digest that it was saved with; the file is damaged")
+        if mask.digest() != header.get("digest"):
+            raise TicketError(f"{path}: the digest of the mask is not the one in the header; the file is damaged")
         return mask
 
+    order = names if kind == "dense" else [n.removesuffix(VALUES) for n in names if not n.endswith(MASK)]
     return Contents(
-        kind,
-        {name: tensors[name] for name in order} if weights and kind != "base" else None,
-        objects["model"],
-        objects["ticket"],
-        mask,
-        objects["tied"],
-        objects["renamed"],
-        str(told.get("pair", "")),
-        str(path),
-        tuple(masked),
-        tuple(aliases),
+        weights=kind,
+        tensors={name: tensors[name] for name in order} if weights and kind != "base" else None,
+        model=header["model"],
+        ticket=header["ticket"],
+        make_mask=make_mask,
+        tied=header["tied"],
+        renamed=header["renamed"],
+        pair=str(header.get("pair", "")),
+        path=str(path),
+        names=tuple(masked),
+        aliases=tuple(header["aliases"]),
     )
 
 
-def _tensor(file: Any, name: str) -> Tensor:
-    kind = file.get_slice(name).get_dtype()
-    if kind not in _DTYPES.values():  # safetensors has more, of which some have no place in torch
-        raise TicketError(f"{kind} is no type of weights; the file is damaged, or of a later hf_px")
+def _check_header(path: Path, header: dict[str, Any]) -> None:
+    """Check the types of the header's entries, and add those that are absent because they are empty."""
+    kind = header.get("weights")
+    if kind not in ("packed", "dense", "base"):
+        raise TicketError(f"{path}: weights {kind!r:.50} are neither packed, dense nor base; the file is damaged")
+    for key in ("model", "ticket", "tied", "renamed", "masks"):
+        value = header.setdefault(key, {})
+        if not isinstance(value, dict):
+            raise TicketError(f"{path}: {key} in the header is not an object; the file is damaged")
+        if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
+            raise TicketError(f"{path}: {key} in the header does not hold strings; the file is damaged")
+    header.setdefault("aliases", [])
+
+
+def _read_masked(
+    path: Path, file: Any, masked: list[str], header: Mapping[str, Any], weights: bool
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, int]]:
+    """({name: stream}, {name: θ ⊙ M}, {name: checksum}) of the masked tensors."""
+    kind = header["weights"]
+    streams: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
+    crc32: dict[str, int] = {}
+    left = _ROOM + _GROWTH * path.stat().st_size  # bytes that all tensors of this file together may take
+    for name in masked:
+        with _named(path, name):
+            stream = stream_from_base64(header["masks"][name]) if kind == "dense" else _get_tensor(file, name + MASK)
+            values = _get_tensor(file, name + VALUES) if kind == "packed" else None
+            streams[name] = stream
+            width = 1 + (values.element_size() if values is not None else 0)
+            decoded = decode(stream, values, limit=left // width)
+            left -= math.prod(decoded.shape) * width
+            if kind == "dense" and file.get_slice(name).get_shape() != list(decoded.shape):
+                raise TicketError(f"its mask has shape {decoded.shape}; the file is damaged")
+            crc32[name] = decoded.crc32
+            if values is not None and weights:
+                tensors[name] = decoded.weight(values)
+    return streams, tensors, crc32
+
+
+def _check_tied(path: Path, header: Mapping[str, Any], names: set[str], masked: Mapping[str, Tensor]) -> None:
+    tied, aliases = header["tied"], header["aliases"]
+    for alias, name in tied.items():
+        if name not in names:
+            raise TicketError(f"{path}: {alias} is tied to {name}, which is missing; the file is damaged")
+        if alias in names:
+            raise TicketError(f"{path}: {alias} is stored, but also tied to {name}; the file is damaged")
+    if not isinstance(aliases, list) or not all(
+        isinstance(alias, str) and tied.get(alias) in masked for alias in aliases
+    ):
+        raise TicketError(f"{path}: aliases in the header are not tied to masked tensors; the file is damaged")
+
+
+def _get_tensor(file: Any, name: str) -> Tensor:
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in _DTYPES.values():  # safetensors has dtypes that torch lacks
+        raise TicketError(f"dtype {dtype} is not supported; the file is damaged, or from a later hf_px")
     return file.get_tensor(name)
 
 
-def _in_order(path: Path, names: list[str]) -> list[str]:
-    """As the header lists them, which is the model's order. Not by offset: where a layer is all pruned its values are
-    empty, several lie at one offset, and safetensors gives those in a new order every time."""
+def _in_header_order(path: Path, names: list[str]) -> list[str]:
+    """Names in the order of the header, which is the model's order.
+
+    Not by offset: the values of fully pruned layers are empty and share an offset, and safetensors returns those in
+    a different order every time.
+    """
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        listed = json.loads(file.read(length))  # safetensors has read it already: it is JSON, and not too long
+        listed = json.loads(file.read(length))  # safe_open has already validated it
     place = {name: i for i, name in enumerate(listed)}
     return sorted(names, key=lambda name: place.get(name, -1))
 
 
 @contextmanager
-def _blame(path: Path, name: str) -> Iterator[None]:
+def _named(path: Path, name: str) -> Iterator[None]:
+    """Add the file and the tensor to a TicketError."""
     try:
         yield
     except TicketError as error:
         raise TicketError(f"{path}: {name}: {error}") from error
 
 
-def _sorted_out(path: Path, names: list[str], weights: str, masks: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """(masked tensors, plain ones); each masked one has all its parts, and each part its place."""
+def _masked_and_plain(path: Path, names: list[str], weights: str, masks: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """(masked tensors, plain tensors); raises if a masked tensor lacks a part."""
     if weights == "dense":
         for name in sorted(masks.keys() - set(names)):
             raise TicketError(f"{path}: {name} has a mask but no weights; the file is damaged")
@@ -367,23 +378,15 @@ def _sorted_out(path: Path, names: list[str], weights: str, masks: dict[str, Any
     plain = [name for name in names if not name.endswith((MASK, VALUES))]
     odd = sorted((values.symmetric_difference(streams) if weights == "packed" else values) | set(plain) & set(streams))
     if odd:
-        raise TicketError(f"{path}: {odd[0]} lacks its mask or its values, or has too many; the file is damaged")
+        raise TicketError(f"{path}: {odd[0]} lacks its mask or its values, or is stored twice; the file is damaged")
     return streams, plain
 
 
-def _from_base64(text: Any) -> Tensor:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError) as error:
-        raise TicketError(f"the mask in the header is not base64 ({error})") from error
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def _check(path: Path, found: Mapping[str, int], told: Any, may_be_absent: bool) -> None:
-    if told is None and (may_be_absent or not found):  # saved by transformers, which knows no checksums; or empty
+def _check_crc32(path: Path, computed: Mapping[str, int], stored: Any, may_be_absent: bool) -> None:
+    if stored is None and (may_be_absent or not computed):  # transformers saves no checksums; or the file is empty
         return
-    if not isinstance(told, str) or len(told) != 8 * len(found):
-        raise TicketError(f"{path}: {len(found)} tensors, but not as many checksums; the file is damaged")
-    for i, name in enumerate(sorted(found)):
-        if f"{found[name]:08x}" != told[8 * i : 8 * i + 8]:
+    if not isinstance(stored, str) or len(stored) != 8 * len(computed):
+        raise TicketError(f"{path}: {len(computed)} tensors, but another number of checksums; the file is damaged")
+    for i, name in enumerate(sorted(computed)):
+        if f"{computed[name]:08x}" != stored[8 * i : 8 * i + 8]:
             raise TicketError(f"{path}: {name}: the checksum does not match; the file is damaged")

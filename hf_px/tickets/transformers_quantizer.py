@@ -1,11 +1,11 @@
-"""transformers loads tickets by itself: `AutoModel….from_pretrained` after `import hf_px`, and saves their mask too.
+"""transformers integration: after `import hf_px`, `AutoModel….from_pretrained` loads tickets and keeps their mask.
 
-To transformers a ticket is a quantisation method named hf_px. Packed tensors become whole ones while they are loaded,
-by a conversion; the mask goes along with the model, and `model.save_pretrained` writes it into the header of
-model.safetensors, after it has seen that the zeros are still zeros.
+A ticket is a quantisation method named hf_px. A weight conversion unpacks packed tensors during loading. The mask stays
+with the model, and `model.save_pretrained` writes it into the header of model.safetensors after checking that pruned
+weights are still zero.
 
-This file is imported in the midst of transformers' own imports (see hf_px/__init__.py): what it needs beyond those is
-imported where it is used.
+This module is imported during the import of transformers itself (see hf_px/__init__.py), so other imports are local
+to the functions that need them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..core.errors import TicketError
 from ..core.mask import Mask
-from ..keep_zeros import violations
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
-from . import ticket_file
-from .ticket_file import MASK, PACKED, VALUES, Contents
+from ..sparse_training import violations
+from .mask_codec import decode, mask_to_base64
+from .ticket_file import MASK, PACKED, VALUES, Contents, header_json, read_header, read_ticket_file
 
 
 @register_quantization_config(TICKET)
 class TicketConfig(QuantizationConfigMixin):
-    """`quantization_config` in config.json: which of a ticket's files to load."""
+    """`quantization_config` in config.json: whether to load the packed or the dense file."""
 
     def __init__(self, layout: str = "dense", **_: Any) -> None:
         self.quant_method = TICKET  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class TicketConfig(QuantizationConfigMixin):
 
 @register_quantizer(TICKET)
 class TicketQuantizer(HfQuantizer):
-    """Loads a ticket's weights into a model that stays an ordinary one, and keeps its mask."""
+    """Loads a ticket's weights as ordinary dense parameters, and keeps its mask."""
 
     requires_calibration = False
     quantization_config: TicketConfig
@@ -54,9 +54,9 @@ class TicketQuantizer(HfQuantizer):
         self.mask = Mask({})
         self.ticket: dict[str, Any] = {}
         self._shapes: dict[str, torch.Size] = {}
-        self._found: dict[str, Tensor] = {}  # by the model's own names, as the conversions meet them
+        self._unpacked: dict[str, Tensor] = {}  # masks of the unpacked tensors, under the model's names
 
-    # transformers passes the config through here on the way to the files, before it has looked for any
+    # the only hook that sees the config before transformers looks for weight files
     def update_attn_implementation(self, config: Any) -> Any:
         if self.pre_quantized and self.quantization_config.layout == "packed":
             config.transformers_weights = PACKED
@@ -69,7 +69,7 @@ class TicketQuantizer(HfQuantizer):
     ) -> None:
         self._shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
         self._files = checkpoint_files or []
-        self._contents = _told_by(checkpoint_files)
+        self._contents = _read_contents(checkpoint_files)
 
     def get_weight_conversions(self) -> list[WeightConverter]:
         return [WeightConverter([VALUES, MASK], "", operations=[_Unpack(self)])]
@@ -78,65 +78,72 @@ class TicketQuantizer(HfQuantizer):
         return [*weight_conversions, *self.get_weight_conversions()]
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
-        # _Unpack checks bytes as they were stored, and converts what it makes of them
+        # _Unpack verifies checksums of the stored bytes, so it converts the dtype itself, afterwards
         return None if isinstance(converter, WeightConverter) else dtype
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs: Any) -> bool:
-        """Yes, which from 5.23 on means: shapes are this quantizer's to look at, as they were before; see below."""
+        """True: from transformers 5.23 on this leaves shape checks to the quantizer (_replace_head_)."""
         return True
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        # an unpacking cannot be undone by transformers, which would try when it saves
+        # transformers would try to revert the unpacking when it saves
         model._weight_conversions = [
             step
             for step in getattr(model, "_weight_conversions", None) or []
             if not any(isinstance(op, _Unpack) for op in getattr(step, "operations", ()))
         ]
         _check_names(model, self._files, self._contents)
-        drawn = self._draw_new_head_(model)
-        bits = dict(self._found)
+        new_head = self._replace_head_(model)
+        bits = dict(self._unpacked)
         if self._contents is not None:
             self.ticket = self._contents.ticket
-            if not bits:  # the dense copy: its mask is in the header
+            if not bits:  # a dense file has its mask in the header
                 own = {name: own for own, name in checkpoint_names(model).items()}
                 bits = {own[name]: b for name, b in self._contents.mask.bits.items() if name in own}
                 bits |= _without_prefix(model, self._contents.mask.bits, own)
-        self.mask = Mask({name: b for name, b in bits.items() if name not in drawn})
-        # unpacked, they cannot be anything else
-        for name, count in violations(dict(model.state_dict()), self.mask).items() if not self._found else ():
+        self.mask = Mask({name: b for name, b in bits.items() if name not in new_head})
+        # after unpacking, pruned weights are zero by construction
+        for name, count in violations(dict(model.state_dict()), self.mask).items() if not self._unpacked else ():
             raise TicketError(f"{self._files[0]}: {name}: {count:,} pruned weights are not zero; the file is damaged")
-        self.quantization_config.layout = "dense"  # as which save_pretrained will write it
+        self.quantization_config.layout = "dense"  # the layout that save_pretrained writes
         return model
 
-    def _draw_new_head_(self, model: PreTrainedModel) -> list[str]:
-        """With a quantizer at work transformers does not look at shapes: a new head would get the old one's weights."""
+    def _replace_head_(self, model: PreTrainedModel) -> list[str]:
+        """Initialise a head of another size; with a quantizer transformers does not check shapes itself."""
         own = dict(model.named_parameters(remove_duplicate=False))
-        drawn = [name for name, p in own.items() if name in self._shapes and p.shape != self._shapes[name]]
+        new_head = [name for name, p in own.items() if name in self._shapes and p.shape != self._shapes[name]]
         for name, buffer in model.named_buffers():
             if name in self._shapes and buffer.shape != self._shapes[name]:
-                have, want = tuple(buffer.shape), tuple(self._shapes[name])
-                raise TicketError(f"{name}: {have} in the ticket, {want} in the model; is it for another architecture?")
-        for name in drawn:
-            have, want = tuple(own[name].shape), tuple(self._shapes[name])
-            if have[1:] != want[1:] or want[0] != getattr(model.config, "num_labels", None):
-                raise TicketError(f"{name}: {have} in the ticket, {want} in the model; is it for another architecture?")
+                raise self._misfit(name, buffer)
+        for name in new_head:
+            want = tuple(self._shapes[name])
+            if tuple(own[name].shape[1:]) != want[1:] or want[0] != getattr(model.config, "num_labels", None):
+                raise self._misfit(name, own[name])
             module = model.get_submodule(name.rpartition(".")[0])
             fresh = torch.empty(want, dtype=own[name].dtype, device=own[name].device)
             setattr(module, name.rpartition(".")[2], nn.Parameter(fresh))
-        for name in sorted({name.rpartition(".")[0] for name in drawn}):
+        for name in sorted({name.rpartition(".")[0] for name in new_head}):
             module = model.get_submodule(name)
             module.reset_parameters()  # type: ignore[operator]
-        if drawn:
+        if new_head:
             warnings.warn(
-                f"{', '.join(drawn)} drawn anew for {model.config.num_labels} classes: train the head before use; it "
-                "is not pruned",
+                f"{', '.join(new_head)} newly initialised for {model.config.num_labels} classes: train the head before "
+                "use; it is not pruned",
                 stacklevel=2,
             )
-        return drawn
+        return new_head
+
+    def _misfit(self, name: str, stored: Tensor) -> TicketError:
+        have, want = tuple(stored.shape), tuple(self._shapes[name])
+        return TicketError(f"{name}: {have} in the ticket, {want} in the model; is it for another architecture?")
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[None, dict[str, str]]:
-        """Asked by save_pretrained: the weights as they are, and the mask for the header."""
-        _check(model, self.mask)
+        """Called by save_pretrained: the default state_dict, and the mask for the file's header."""
+        for name, count in violations(dict(model.state_dict()), self.mask).items():
+            raise TicketError(
+                f"{name}: {count:,} pruned weights are not zero; train with hf_px.keep_zeros(model, mask, optimizer) "
+                "or Trainer(callbacks=[hf_px.KeepZeros()])"
+            )
         return None, _header(model, self.mask, self.ticket)
 
     def is_serializable(self, *_: Any, **__: Any) -> bool:
@@ -148,7 +155,7 @@ class TicketQuantizer(HfQuantizer):
 
     @property
     def is_qat_trainable(self) -> bool:
-        return True  # or Trainer asks for adapters: the weights are ordinary ones
+        return True  # otherwise Trainer asks for adapters
 
     @property
     def is_compileable(self) -> bool:
@@ -156,13 +163,13 @@ class TicketQuantizer(HfQuantizer):
 
 
 class _Unpack(ConversionOps):
-    """NAME:values, NAME:mask → TICKET."""
+    """NAME:values, NAME:mask → the dense tensor NAME."""
 
     def __init__(self, quantizer: TicketQuantizer) -> None:
         self.hf_quantizer = quantizer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Unpack:
-        return self  # transformers copies a conversion for each tensor; the mask is gathered in one place
+        return self  # transformers copies a conversion for each tensor; the masks go into one quantizer
 
     def convert(  # type: ignore[override]
         self, input_dict: dict[str, Any], full_layer_name: str = "", model: Any = None, **kwargs: Any
@@ -173,16 +180,16 @@ class _Unpack(ConversionOps):
         values, stream = parts[VALUES], parts[MASK]
         own = model.get_parameter_or_buffer(full_layer_name)
         try:
-            # a new head may be smaller than the stored one
-            found = ticket_file.decode(stream.cpu(), values.cpu(), limit=max(own.numel(), 2**26))
+            # not own.numel() alone: a new head may be smaller than the stored one
+            decoded = decode(stream.cpu(), values.cpu(), limit=max(own.numel(), 2**26))
         except TicketError as error:
             raise TicketError(f"{full_layer_name}: {error}") from error
-        self.hf_quantizer._found[full_layer_name] = found.bits()
-        return {full_layer_name: found.weight(values).to(values.device, own.dtype)}
+        self.hf_quantizer._unpacked[full_layer_name] = decoded.bits()
+        return {full_layer_name: decoded.weight(values).to(values.device, own.dtype)}
 
     @property
     def reverse_op(self) -> ConversionOps:
-        raise NotImplementedError("a ticket is saved with its zeros, never packed under transformers' own file name")
+        raise NotImplementedError("transformers saves a ticket as dense tensors with their zeros, never packed")
 
 
 def mask_of(model: nn.Module) -> Mask:
@@ -190,14 +197,14 @@ def mask_of(model: nn.Module) -> Mask:
     quantizer = getattr(model, "hf_quantizer", None)
     if not isinstance(quantizer, TicketQuantizer):
         raise ValueError(
-            f"this {type(model).__name__} carries no mask: only transformers models loaded from a ticket do; "
-            "Ticket.from_pretrained(…).mask has it for all others"
+            f"this {type(model).__name__} has no mask: only transformers models loaded from a ticket have one; "
+            "for all others use Ticket.from_pretrained(…).mask"
         )
     return quantizer.mask
 
 
 def attach_(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> None:
-    """Let a transformers model carry its mask, as one that transformers has loaded from a ticket does."""
+    """Attach the mask to a transformers model, as if transformers had loaded the ticket itself."""
     config = TicketConfig()
     quantizer = TicketQuantizer(config, pre_quantized=True)
     quantizer.mask, quantizer.ticket = mask, dict(ticket)
@@ -207,63 +214,57 @@ def attach_(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> No
 
 
 def checkpoint_names(model: nn.Module) -> dict[str, str]:
-    """{state_dict name: name in a saved file}: transformers saves some models under other names than they have."""
+    """{state_dict name: name in a saved file}: transformers renames the tensors of some models when it saves."""
     state = model.state_dict()
     if not isinstance(model, PreTrainedModel):
         return {name: name for name in state}
-    marks = {name: torch.empty(0, i) for i, name in enumerate(state)}  # known again by their shape
+    marks = {name: torch.empty(0, i) for i, name in enumerate(state)}  # the second side identifies the tensor
     saved = revert_weight_conversion(model, dict(marks))
     names = {list(marks)[mark.shape[1]]: name for name, mark in saved.items() if mark.dim() == 2}
     if names.keys() != state.keys():
         odd = sorted(state.keys() - names.keys())
-        raise TicketError(f"{odd[0]}: transformers saves it merged with others, which a mask cannot follow")
+        raise TicketError(
+            f"{odd[0]}: transformers merges it with other tensors when saving, which masks do not support"
+        )
     return names
 
 
 def _without_prefix(model: PreTrainedModel, bits: Mapping[str, Tensor], own: Mapping[str, str]) -> dict[str, Tensor]:
-    """AutoModel from the ticket of a classifier, or the other way: the names differ by the base model's prefix."""
+    """Masks whose names differ by the base model's prefix: AutoModel on a classifier's ticket, or the reverse."""
     prefix = f"{model.base_model_prefix}."
-    found = {}
+    renamed = {}
     for name, b in bits.items():
         for other in (name.removeprefix(prefix), prefix + name):
             if name not in own and other in own:
-                found[own[other]] = b
-    return found
+                renamed[own[other]] = b
+    return renamed
 
 
-def _told_by(files: list[str] | None) -> Contents | None:
-    """What the checkpoint says of itself; None for one that is not a ticket's, such as a later one without its mask."""
-    if not files or len(files) != 1 or Path(files[0]).suffix != ".safetensors" or ticket_file.told_by(files[0]) is None:
+def _read_contents(files: list[str] | None) -> Contents | None:
+    """Contents of the checkpoint; None if it is not a ticket, for example saved later without its mask."""
+    if not files or len(files) != 1 or Path(files[0]).suffix != ".safetensors" or read_header(files[0]) is None:
         return None
-    return ticket_file.read(files[0], weights=False)
+    return read_ticket_file(files[0], weights=False)
 
 
 def _check_names(model: PreTrainedModel, files: list[str], contents: Contents | None) -> None:
-    """A tensor that the files lack is drawn at random by transformers, which only mentions it.
+    """Refuse a file that lacks tensors of the saved model class; transformers would initialise them at random.
 
-    That is right for the head of another task; a model of the class that was saved has all its tensors.
+    For another class that is right: its head is new.
     """
     if type(model).__name__ not in (model.config.architectures or ()):
         return
-    there = set(contents.tied) if contents is not None else set()
+    stored = set(contents.tied) if contents is not None else set()
     for path in files:
         if Path(path).suffix != ".safetensors":
             return
         with safe_open(path, framework="pt") as file:
-            there |= {name.removesuffix(VALUES) for name in file.offset_keys()}
+            stored |= {name.removesuffix(VALUES) for name in file.offset_keys()}
     tied = getattr(model, "all_tied_weights_keys", None) or {}
-    may_lack = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
+    optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
     for own, name in checkpoint_names(model).items():
-        if name not in there and own not in tied and not any(pattern.search(own) for pattern in may_lack):
-            raise TicketError(f"{files[0]}: lacks {name}; it is damaged, or config.json is another model's")
-
-
-def _check(model: nn.Module, mask: Mask) -> None:
-    for name, count in violations(dict(model.state_dict()), mask).items():
-        raise TicketError(
-            f"{name}: {count:,} pruned weights are not zero; train with hf_px.keep(model, mask, optimizer) or "
-            "Trainer(callbacks=[hf_px.KeepZeros()])"
-        )
+        if name not in stored and own not in tied and not any(pattern.search(own) for pattern in optional):
+            raise TicketError(f"{files[0]}: lacks {name}; it is damaged, or config.json belongs to another model")
 
 
 def _header(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> dict[str, str]:
@@ -273,7 +274,7 @@ def _header(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> di
     bits = Mask({names[name]: b for name, b in mask.bits.items()})
     renamed = {name: own for own, name in names.items() if name != own}
     record = architecture.describe(model)
-    # results were measured on other weights than these
-    told = {key: value for key, value in ticket.items() if key not in ("results", "command")}
-    contents = Contents("dense", None, record, told, lambda: bits, renamed=renamed)
-    return {"hf_px": ticket_file.header(contents, {}, {name: ticket_file.text_of(b) for name, b in bits.bits.items()})}
+    # results were measured before these weights were trained further
+    origin = {key: value for key, value in ticket.items() if key not in ("results", "command")}
+    contents = Contents("dense", None, record, origin, lambda: bits, renamed=renamed)
+    return {"hf_px": header_json(contents, {}, {name: mask_to_base64(b) for name, b in bits.bits.items()})}

@@ -1,7 +1,7 @@
-"""Checkpoints of a training run: θ, its average, the optimizer's state; one safetensors file each, the newest few kept.
+"""Checkpoints of a training: θ, its moving average and the optimizer's state, a safetensors file each; the newest stay.
 
-A file is written beside its place and renamed, so that a kill at any moment leaves whole files only. No pickle:
-what is no tensor is JSON in the file's header. No state of random generators either: the recipes draw by step number.
+A file is written to a temporary name and renamed, so a kill leaves whole files only. Nothing is pickled: values that
+are not tensors are JSON in the file's header. Random generators have no state to save: draws depend on the step number.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class Checkpoints:
 
     def __init__(self, directory: Path, name: str, keep: int = 2) -> None:
         if keep < 1:
-            raise ValueError(f"{keep} checkpoints to keep; there must be at least 1 to resume from")
+            raise ValueError(f"`keep_checkpoints` {keep}: a resume needs at least 1")
         self.directory, self.name, self.keep = directory, name, keep
 
     def save(self, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        # cloned: safetensors refuses two names of one memory, which tied weights are
+        # cloned: safetensors refuses tensors that share memory, as tied weights do
         own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         write_atomic(self._path(step), save(own, {"step": str(step), "notes": json.dumps(notes)}))
         for _, path in self._found()[: -self.keep]:
             path.unlink(missing_ok=True)
 
     def newest(self) -> Checkpoint | None:
-        """The newest that can be read; one that a disk has damaged is named and passed over."""
+        """The newest readable checkpoint; a damaged one is reported and skipped."""
         for _, path in reversed(self._found()):
             try:
                 return _read(path)
             except (SafetensorError, OSError, ValueError, KeyError) as error:
-                print(f"{path}: a damaged checkpoint ({error}); taking the one before it", file=sys.stderr)
+                print(f"{path}: damaged checkpoint ({error}); taking the one before it", file=sys.stderr)
         return None
 
     def remove(self) -> None:
@@ -67,22 +67,22 @@ class Checkpoints:
 
 
 def state_of(model: nn.Module, optimizer: Optimizer, ema: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors by name, all else as JSON) of a model, its optimizer and its average."""
+    """(tensors by name, other values for JSON) of a model, its optimizer and its moving average."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"ema.{name}": tensor for name, tensor in (ema.state_dict() if ema else {}).items()}
-    whole = optimizer.state_dict()
+    full = optimizer.state_dict()
     numbers: dict[str, dict[str, Any]] = {}
-    for index, state in whole["state"].items():
+    for index, state in full["state"].items():
         for key, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{key}"] = value
             else:
                 numbers.setdefault(str(index), {})[key] = value
-    return tensors, {"optimizer": {"numbers": numbers, "groups": whole["param_groups"]}}
+    return tensors, {"optimizer": {"numbers": numbers, "groups": full["param_groups"]}}
 
 
 def load_(found: Checkpoint, model: nn.Module, optimizer: Optimizer, ema: nn.Module | None) -> None:
-    """Put a checkpoint back, into the same memory where there is some, so that every later sum has the same bits."""
+    """Load a checkpoint into the existing memory layout, so that every later sum has the same bits."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}}
     for name, tensor in found.tensors.items():
         kind, _, rest = name.partition(".")
@@ -91,17 +91,17 @@ def load_(found: Checkpoint, model: nn.Module, optimizer: Optimizer, ema: nn.Mod
     if ema is not None:
         ema.load_state_dict(parts["ema"])
     state: dict[int, dict[str, Any]] = {}
-    told = found.notes["optimizer"]
-    for index, numbers in told["numbers"].items():
+    saved = found.notes["optimizer"]
+    for index, numbers in saved["numbers"].items():
         state.setdefault(int(index), {}).update(numbers)
     for name, tensor in parts["optimizer"].items():
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = tensor
-    groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in told["groups"]]
+    groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in saved["groups"]]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for weight, values in optimizer.state.items():
         for key, value in values.items():
-            if isinstance(value, Tensor) and value.shape == weight.shape:  # in the weight's own order in memory
+            if isinstance(value, Tensor) and value.shape == weight.shape:  # in the memory format of the weight
                 values[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
@@ -109,6 +109,6 @@ def _read(path: Path) -> Checkpoint:
     with safe_open(path, framework="pt") as file:
         notes = file.metadata()
         names = file.keys()
-        # cloned: out of the mapped file into memory that is aligned as torch's own is
+        # cloned: from the mapped file into memory aligned like torch's own
         tensors = {name: file.get_tensor(name).clone() for name in names}
     return Checkpoint(int(notes["step"]), tensors, json.loads(notes["notes"]))

@@ -1,142 +1,248 @@
-"""Knobs of a recipe: dataclasses, from `--config file.yaml` first and from flags after it, so that a flag wins."""
+"""Options of a recipe: one dataclass for each group of flags, with defaults, help texts and checks.
+
+The options of pruning are hf_px.PruneConfig; `Options` holds all groups of a run.
+"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import difflib
-import os
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
-import yaml
-from transformers.hf_argparser import HfArgumentParser, string_to_bool
+from ..core.options import at_least, option
+from ..prune_config import PruneConfig
+from ..tickets.directory import Layout
+from .plan import ScheduleName
 
-from ..core.errors import HfPxError
-
-
-def knob(default: Any, help: str, **more: Any) -> Any:
-    """A dataclass field with its reason on one line; a list is a default too."""
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help, **more})
-    return dataclasses.field(default=default, metadata={"help": help, **more})
+OptimizerName = Literal["sgd", "nesterov", "adamw"]
 
 
-def flag(default: bool | None, help: str) -> Any:
-    """A knob that is on where it is named, as `--keep_head`; `--keep_head false` is off, None is up to the recipe."""
-    return knob(default, help, nargs="?", const=True)
+@dataclass
+class ModelOptions:
+    model: str = option(
+        "resnet20", "a short name (hf-px backbones), a timm name, org/name on the Hub, a directory, or a weights file"
+    )
+    backbone: str | None = option(
+        None,
+        "for a segmentation model: the model whose weights its encoder starts from, named like --model, for example "
+        "mocov2-resnet50; '' for none",
+        type=str,
+    )
+    architecture: str | None = option(
+        None, "architecture of a weights file, which does not name it: a short name or a timm name", type=str
+    )
+    pretrained: bool | None = option(
+        None, "load trained weights; false: draw random ones (default: as the name of the model implies)", type=bool
+    )
+    revision: str | None = option(None, "commit, branch or tag of a model on the Hub", type=str)
+    num_classes: int | None = option(
+        None, "expected number of classes, an error if the data has another (default: that of the data)", type=int
+    )
+
+    def __post_init__(self) -> None:
+        at_least(1, num_classes=self.num_classes)
+        self.backbone = self.backbone or None  # --backbone "" cancels that of a config file
 
 
-def at_least(least: float, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value >= least:  # nan is not
-            raise ValueError(f"--{name} {value:g} is too small; at least {least:g}")
+@dataclass
+class DataOptions:
+    data: str = option(
+        "digits", "digits, cifar10, cifar100, tiny-imagenet, imagenet-1k, voc2012, org/name on the Hub, or a path"
+    )
+    data_config: str | None = option(None, "configuration of a Hub data set that has several", type=str)
+    data_revision: str | None = option(None, "commit, branch or tag of a data set on the Hub", type=str)
+    train_split: str | None = option(None, "split to prune and train on (default: train)", type=str)
+    train_images: int | None = option(
+        None, "use this many training images, the same number of each class, drawn by the seed (default: all)", type=int
+    )
+    test_split: str | None = option(None, "split to test on (default: test or validation)", type=str)
+    test_images: int | None = option(
+        None,
+        "use this many test images, the same number of each class and the same ones for every seed (default: all)",
+        type=int,
+    )
+    image_column: str | None = option(
+        None, "column of the images (default: image, img, or the only column with images)", type=str
+    )
+    label_column: str | None = option(
+        None, "column of the classes or label maps (default: label, labels, mask, or the only candidate)", type=str
+    )
+    image_size: int | None = option(
+        None, "height and width of the images (default: the model's own; 16 for digits on 32-pixel models)", type=int
+    )
+    per_class: int = option(10, "images per class to prune by: the paper's |D|")
+    prune_batch_size: int | None = option(
+        None, "batch size of the pruning set (default: 100; 8 for images with label maps)", type=int
+    )
+    ridge_per_class: int = option(
+        0, "images per class to fit a linear head to the pruned features before training (default: 0, no such head)"
+    )
+    num_workers: int | None = option(
+        None, "processes that decode images (default: by image size and number of cores)", type=int
+    )
+
+    def __post_init__(self) -> None:
+        names = ("image_size", "train_images", "test_images", "per_class", "prune_batch_size")
+        at_least(1, **{name: getattr(self, name) for name in names})
+        at_least(0, num_workers=self.num_workers, ridge_per_class=self.ridge_per_class)
 
 
-def positive(**values: float | None) -> None:
+@dataclass
+class TrainingOptions:
+    epochs: int = option(12, "passes over the training images")
+    batch_size: int = option(128, "images of one step, over all processes and accumulated parts")
+    optimizer: OptimizerName = option(
+        "sgd", "SGD with momentum, SGD with Nesterov momentum, or AdamW", choices=get_args(OptimizerName)
+    )
+    lr: float = option(0.1, "learning rate")
+    lr_schedule: ScheduleName | None = option(
+        None,
+        "cosine to 0, steps at --lr-drops, or constant (default: step if there are drops, else cosine)",
+        type=str,
+        choices=get_args(ScheduleName),
+    )
+    lr_drops: list[float] = option([], "epochs at which the learning rate drops, for example 80 120", type=float)
+    lr_drop_factor: float = option(0.1, "factor of each drop")
+    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0")
+    momentum: float = option(0.9, "momentum of SGD, first beta of AdamW")
+    weight_decay: float = option(1e-4, "weight decay on every parameter, as in the paper")
+    label_smoothing: float = option(0.0, "share of the target that is spread over all classes")
+    grad_clip: float | None = option(None, "largest norm of the gradient (default: no clipping)", type=float)
+    gradient_accumulation: int = option(1, "split each batch into this many parts, if it does not fit into memory")
+    mixed_precision: Literal["no", "fp16", "bf16"] | None = option(
+        None,
+        "number format of the forward pass; weights stay float32 (default: the setting of accelerate launch)",
+        type=str,
+        choices=("no", "fp16", "bf16"),
+    )
+    ema_decay: float | None = option(
+        None, "keep an exponential moving average of the weights, for example 0.999 (default: none)", type=float
+    )
+    distill: float = option(0.0, "share of the ticket's loss that is distillation from the dense twin")
+    distill_temperature: float = option(2.0, "temperature of --distill")
+    compile: bool = option(False, "torch.compile: slow to start, then faster")
+    deterministic: bool = option(False, "on GPUs, use only operations that give the same bits each time")
+    dense: Literal["train", "skip"] = option(
+        "train", "train the dense twin too, unless it is cached; or skip it", choices=("train", "skip")
+    )
+
+    def __post_init__(self) -> None:
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size, gradient_accumulation=self.gradient_accumulation)
+        at_least(0, weight_decay=self.weight_decay, distill=self.distill, warmup_epochs=self.warmup_epochs)
+        _positive(lr=self.lr, lr_drop_factor=self.lr_drop_factor, grad_clip=self.grad_clip)
+        _positive(distill_temperature=self.distill_temperature, lr_drops=min(self.lr_drops, default=None))
+        _fraction(momentum=self.momentum, label_smoothing=self.label_smoothing, ema_decay=self.ema_decay)
+        if self.distill > 1:
+            raise ValueError(f"`distill` {self.distill} is a share of the loss, at most 1")
+        if self.distill and self.dense == "skip":
+            raise ValueError("`distill` needs the dense twin as its teacher; do not skip it with `dense` skip")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        self.lr_schedule = self.lr_schedule or ("step" if self.lr_drops else "cosine")
+        if self.lr_schedule == "step" and not self.lr_drops:
+            raise ValueError("`lr_schedule` step needs the epochs of the drops, for example `lr_drops` 80 120")
+        if self.lr_schedule != "step":
+            self.lr_drops = []  # those of a config file, overridden by another schedule
+        if late := [drop for drop in self.lr_drops if drop >= self.epochs]:
+            warnings.warn(f"lr_drops {late[0]:g}: never reached in {self.epochs} epochs", stacklevel=4)
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"`warmup_epochs` {self.warmup_epochs:g}: there are only {self.epochs} epochs")
+
+
+@dataclass
+class OutputOptions:
+    output_dir: str | None = option(
+        None, "directory of the run (default: out/<model>-<data>-<method>-<sparsity>-s<seed>)", type=str
+    )
+    resume: bool = option(False, "continue the run in --output-dir")
+    overwrite: bool = option(False, "start again, even if --output-dir holds a run")
+    checkpoint_steps: int | None = option(None, "steps between checkpoints (default: one every epoch)", type=int)
+    keep_checkpoints: int = option(2, "number of newest checkpoints to keep")
+    eval_epochs: int = option(1, "test every this many epochs, and after the last")
+    layout: Layout = option(
+        "both", "files of the ticket, see hf_px/tickets/README.md", choices=("both", "packed", "dense", "mask-only")
+    )
+    report_to: list[str] = option([], "trackers of accelerate: tensorboard, trackio, wandb, …")
+    push_to_hub: str | None = option(None, "owner/name: publish the ticket there", type=str)
+    private: bool = option(False, "make that repo private")
+
+    def __post_init__(self) -> None:
+        at_least(1, checkpoint_steps=self.checkpoint_steps, keep_checkpoints=self.keep_checkpoints)
+        at_least(1, eval_epochs=self.eval_epochs)
+        if self.resume and self.overwrite:
+            raise ValueError("`resume` continues a run, `overwrite` discards it; use one of the two")
+        if self.layout == "mask-only":
+            raise ValueError("`layout` mask-only stores no weights, and these were trained; take both, packed or dense")
+
+
+@dataclass
+class RewindOptions:
+    """Of iterative magnitude pruning (IMP), which trains between its rounds."""
+
+    rewind: Literal["weights", "lr"] = option(
+        "weights", "after each round go back to early weights and their learning rate, or to the learning rate alone",
+        choices=("weights", "lr"),
+    )  # fmt: skip
+    rewind_epochs: int = option(0, "epoch to rewind to; 0 is the start, before any training")
+
+    def __post_init__(self) -> None:
+        at_least(0, rewind_epochs=self.rewind_epochs)
+
+
+@dataclass
+class Options:
+    """All options of one run. `rewind` is that of IMP, None for the other recipes."""
+
+    model: ModelOptions
+    data: DataOptions
+    pruning: PruneConfig
+    training: TrainingOptions
+    output: OutputOptions
+    rewind: RewindOptions | None = None
+
+    def __post_init__(self) -> None:
+        if self.rewind is None:
+            return
+        if self.training.dense == "skip":
+            raise ValueError("`dense` skip: the first round of IMP trains the dense model; leave it out")
+        if self.rewind.rewind_epochs >= self.training.epochs:
+            raise ValueError(
+                f"`rewind_epochs` {self.rewind.rewind_epochs}: there are only {self.training.epochs} epochs"
+            )
+        # by default every round removes 20 % of what is left, as Frankle and Carbin do
+        rounds = self.pruning.rounds or max(1, round(math.log(self.pruning.density) / math.log(0.8)))
+        self.pruning = dataclasses.replace(self.pruning, scorer="magnitude", rounds=rounds)
+
+    @property
+    def method(self) -> str:
+        """The scorer's name, or imp, which is not a scorer."""
+        return "imp" if self.rewind else self.pruning.record.name
+
+    def settings(self) -> dict[str, Any]:
+        """{name: value} of all options."""
+        groups = (self.model, self.data, self.pruning, self.training, self.output, self.rewind)
+        values = {
+            field.name: getattr(group, field.name)
+            for group in groups
+            if group is not None
+            for field in dataclasses.fields(group)
+        }
+        values |= {name: list(values[name]) for name in ("keep_dense", "exclude")}
+        if self.rewind:  # fixed in IMP
+            values = {name: value for name, value in values.items() if name not in ("scope", "schedule", "norm")}
+        return values | {"scorer": self.method}
+
+
+def _positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"--{name} {value:g}: it must be positive")
+            raise ValueError(f"`{name}` {value:g} must be positive")
 
 
-def fraction(**values: float | None) -> None:
+def _fraction(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 <= value < 1:
-            raise ValueError(f"--{name} {value:g}: it must be in [0, 1)")
-
-
-def parse(kinds: Sequence[Any], description: str, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
-    """One object of each kind. What a file says is read as if it had been typed before the flags."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    parser = _Parser(
-        kinds,
-        description=description,
-        allow_abbrev=False,
-        formatter_class=_Help,
-        prog=Path(sys.argv[0]).name,
-        usage="%(prog)s [--config FILE] [any of the options below]",
-    )
-    parser.add_argument("--config", metavar="FILE", help="a yaml file of these options; flags override it")
-    for action in parser._actions:
-        if action.nargs == "+":
-            action.nargs = "*"  # a list in a config can be emptied by a flag
-        if not action.choices:
-            action.metavar = action.metavar or ("BOOL" if action.type is string_to_bool else "X")
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--config")
-    try:
-        config = first.parse_known_args(argv)[0].config
-    except argparse.ArgumentError as error:
-        parser.error(str(error))
-    known = [field.name for kind in kinds for field in dataclasses.fields(kind)]
-    from_file = _flags_of(Path(config), known) if config else []
-    *found, _, rest = parser.parse_args_into_dataclasses(  # the one before the last holds --config
-        [*from_file, *argv], return_remaining_strings=True, look_for_args_file=False
-    )
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return tuple(found)
-
-
-def settings_of(*knobs: Any) -> dict[str, Any]:
-    """{name: value} of all of them."""
-    return {name: value for each in knobs for name, value in dataclasses.asdict(each).items()}
-
-
-def run(main: Callable[[], Any]) -> None:
-    """Run a recipe; what the user can mend is said in a line and ends it with 2, also without a traceback."""
-    try:
-        main()
-    except (ValueError, OSError, HfPxError) as error:
-        if os.environ.get("HF_PX_TRACEBACK"):
-            raise
-        name = Path(sys.argv[0]).stem
-        print(f"\n{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        print("(HF_PX_TRACEBACK=1 shows where it comes from)", file=sys.stderr)
-        sys.exit(2)
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        # one spelling is enough to learn: --batch-size works too
-        whole = super()._format_action_invocation(action)
-        return whole if len(action.option_strings) < 2 or "-h" in action.option_strings else whole.split(", --")[0]
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        # "(default: None)" teaches nothing: such a knob says in its own words what happens without it
-        silent = action.default is None or action.default is False or action.default == []  # 0 is not: it is a value
-        return action.help if silent else super()._get_help_string(action)
-
-
-class _Parser(HfArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        words = message.removeprefix("unrecognized arguments: ").split()
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        near = difflib.get_close_matches(words[0], flags, n=1) if message.startswith("unrecognized") else []
-        hint = f"; did you mean {near[0]}?" if near else ""
-        self.exit(2, f"{self.prog}: error: {message}{hint}; see --help\n")
-
-
-def _flags_of(path: Path, known: Sequence[str]) -> list[str]:
-    """A file's `name: value` lines as flags: argparse then reads 1e-4 as a number, which yaml does not."""
-    try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"--config {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"--config {path}: not yaml: {error}") from error
-    if not isinstance(told or {}, dict):
-        raise ValueError(f"--config {path}: expected lines such as `epochs: 160`, found a {type(told).__name__}")
-    flags: list[str] = []
-    for name, value in (told or {}).items():
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            raise ValueError(f"--config {path}: {name!r} is no option{f'; did you mean {near[0]}?' if near else ''}")
-        if isinstance(value, dict):
-            raise ValueError(f"--config {path}: {name} holds names of its own; it takes a value or a list")
-        if value is None or value == []:
-            continue
-        flags += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
-    return flags
+            raise ValueError(f"`{name}` {value:g} is outside [0, 1)")

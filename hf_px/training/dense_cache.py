@@ -1,4 +1,4 @@
-"""The dense twin of a ticket, kept in a cache by all that decides it: it is the same for every method and sparsity."""
+"""Cache of dense twins, keyed by all that decides them: the same twin serves every method and sparsity."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from ..core.files import write_atomic
 from ..data import Pairs, Split
-from .run_directory import versions
+from .run_directory import run_versions
 
 
 def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split | Pairs) -> Path:
-    """Where the dense twin with these settings, first weights and training data is, or will be."""
+    """File of the dense twin with these settings, initial weights and training data."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    digest.update(json.dumps(versions(), sort_keys=True).encode())
+    digest.update(json.dumps(run_versions(), sort_keys=True).encode())
     digest.update(digest_of_data(train).encode())
     digest.update(digest_of_weights(model).encode())
     home = os.environ.get("HF_PX_CACHE") or os.path.join(constants.HF_HOME, "hf_px")
@@ -32,7 +32,7 @@ def dense_path(settings: Mapping[str, Any], model: nn.Module, train: Split | Pai
 
 
 def digest_of_data(train: Split | Pairs) -> str:
-    """Of all labels, and sixteen images: to read them all may take hours, and other data differ there almost always."""
+    """Digest of all labels and sixteen images: reading all may take hours, and other data almost always differ here."""
     digest = hashlib.sha256()
     for part in train.digest_parts():
         digest.update(part)
@@ -48,14 +48,14 @@ def digest_of_weights(model: nn.Module) -> str:
 
 
 def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:
-    """Weights and results in one file; whoever writes it last, it is the same."""
+    """Write weights and results to one file. Two runs that write it write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     write_atomic(path, save(state, {"hf_px_dense": json.dumps(found)}))
 
 
 def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """(weights, results), or None where there are none yet, or none that can be read."""
+    """(weights, results), or None if there is no readable file."""
     if not path.is_file():
         return None
     try:
@@ -63,5 +63,5 @@ def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
             names, notes = file.keys(), file.metadata()
             return {name: file.get_tensor(name) for name in names}, json.loads(notes["hf_px_dense"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        print(f"{path}: a damaged cache ({error}); training the dense model again", file=sys.stderr)
+        print(f"{path}: damaged cache file ({error}); training the dense model again", file=sys.stderr)
         return None

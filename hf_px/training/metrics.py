@@ -1,8 +1,8 @@
-"""Accuracy: right answers / answers; top k: the share of labels among the k classes ranked first; mean IoU of pixels.
+"""Metrics: accuracy, top-k accuracy (the share of labels among the k classes ranked first), and mean IoU of pixels.
 
-Metrics of `evaluate`, so that they combine with all others there. Its own accuracy is code that evaluate.load
-downloads; these are here. On several processes, gather first: metric.add_batch(**accelerator.gather_for_metrics(…)),
-and for pixels metric.add_counts(accelerator.gather_for_metrics(confusion(…))), which is small.
+They subclass evaluate.Metric, so they combine with those of that package; evaluate.load("accuracy") downloads code.
+On several processes, gather first: metric.add_batch(**accelerator.gather_for_metrics(…)), and for pixels
+metric.add_counts(accelerator.gather_for_metrics(confusion(…))), which is small.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..core.forward import IGNORE
 
 
 class TopK(evaluate.Metric):
-    """top-k = #{n : y_n among the first k of the ranking of x_n} / N, by whole numbers up to the one division.
+    """top-k = #{n : y_n among the first k of the ranking of x_n} / N, counted in integers, divided once.
 
     predictions: N x K class indices, best first, K >= k; for k = 1 also N. references: N.
-    With `num_classes` below k, a ranking of all classes will do, and every label is in it.
+    If `num_classes` is below k, a ranking of all classes is enough, and every label is in it.
     """
 
     def __init__(self, k: int = 5, num_classes: int | None = None, **kwargs: Any) -> None:
@@ -32,7 +32,7 @@ class TopK(evaluate.Metric):
         self.k = k
         self.num_classes = num_classes
         self.columns = min(k, num_classes or k)
-        # in memory: files would be shared by all runs on this machine, under one name
+        # in memory: on disk all runs of this machine would share one file
         super().__init__(keep_in_memory=True, **kwargs)
 
     @property
@@ -49,7 +49,7 @@ class TopK(evaluate.Metric):
         )
 
     def _build_data_dir(self) -> str:
-        return ""  # nothing is written, so no folder is made: the cache may be read-only
+        return ""  # nothing is written, so no folder is needed: the cache may be read-only
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """Add N rankings and N labels; an empty batch adds nothing."""
@@ -75,7 +75,7 @@ class TopK(evaluate.Metric):
         self.add_batch(predictions=_integers("prediction", prediction)[None], references=[reference], **kwargs)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, float]:
-        """The share of all that was added since the last time, which is then forgotten."""
+        """The share over all examples added since the last call; starts anew afterwards."""
         if predictions is not None or references is not None:
             self.add_batch(predictions=predictions, references=references)
         if self.writer is None:
@@ -95,7 +95,7 @@ class Accuracy(TopK):
 
 
 def classification_metrics(num_classes: int) -> evaluate.CombinedEvaluations:
-    """Accuracy, and top 5 where it says something: among five classes or fewer every label is in the first five.
+    """Accuracy, and top 5 if there are more than five classes.
 
     add_batch(predictions=ranked(logits), references=labels), then compute() -> {"accuracy": …, "top_5_accuracy": …}.
     """
@@ -103,34 +103,34 @@ def classification_metrics(num_classes: int) -> evaluate.CombinedEvaluations:
 
 
 def confusion(predictions: Tensor, references: Tensor, num_classes: int) -> Tensor:
-    """N x C x C, int64: for each picture, how many pixels of class i (rows: the truth) were called j.
+    """N x C x C, int64: for each image, the number of pixels of true class i (rows) that were predicted as j.
 
-    predictions, references: N x H x W class indices. Pixels labelled 255 do not count, whatever they are called.
+    predictions, references: N x H x W class indices. Pixels labelled 255 do not count.
     """
-    called, truth = _pixels("predictions", predictions), _pixels("references", references)
-    if called.dim() != 3 or called.shape != truth.shape:
+    predicted, truth = _pixels("predictions", predictions), _pixels("references", references)
+    if predicted.dim() != 3 or predicted.shape != truth.shape:
         raise ValueError(
-            f"predictions are {tuple(called.shape)}, references {tuple(truth.shape)}; expected N x H x W classes in "
+            f"predictions are {tuple(predicted.shape)}, references {tuple(truth.shape)}; expected N x H x W classes in "
             "both: take logits.argmax(1), at the size of the labels"
         )
-    truth = truth.to(called.device)
+    truth = truth.to(predicted.device)
     counts = truth != IGNORE
-    for name, values in (("predictions", called), ("references", truth[counts])):
+    for name, values in (("predictions", predicted), ("references", truth[counts])):
         odd = values[(values < 0) | (values >= num_classes)]
         if len(odd):
             also = f", or {IGNORE} for none" if name == "references" else ""
             raise ValueError(f"{name} hold {int(odd[0])}; expected classes 0 to {num_classes - 1}{also}")
-    count = len(called)
-    picture = torch.arange(count, device=called.device).view(-1, 1, 1).expand_as(called)
-    cell = (picture * num_classes + truth) * num_classes + called
+    count = len(predicted)
+    image = torch.arange(count, device=predicted.device).view(-1, 1, 1).expand_as(predicted)
+    cell = (image * num_classes + truth) * num_classes + predicted
     return torch.bincount(cell[counts], minlength=count * num_classes**2).view(count, num_classes, num_classes)
 
 
 class MeanIoU(evaluate.Metric):
     """IoU_c = TP / (TP + FP + FN), and its mean over the classes that occur in the truth or in the predictions.
 
-    A class that is predicted but never there has IoU 0, and counts; one that is neither is None, and does not.
-    Pixels are counted as they come: C x C numbers are held, never a prediction.
+    A class that is predicted but not in the truth has IoU 0 and counts; one that is in neither is None and does not.
+    Pixels are counted as they come: only C x C numbers are stored.
     """
 
     def __init__(self, num_classes: int, names: Sequence[str] | None = None, **kwargs: Any) -> None:
@@ -142,38 +142,38 @@ class MeanIoU(evaluate.Metric):
         self.num_classes = num_classes
         self.class_names = names
         self.counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.seen = 0  # pictures
+        self.seen = 0  # number of images
         super().__init__(keep_in_memory=True, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
-        picture = datasets.List(datasets.List(datasets.Value("int64")))
+        label_map = datasets.List(datasets.List(datasets.Value("int64")))
         return evaluate.MetricInfo(
             description="Intersection over union of the pixels of each class, and the mean.",
             citation="",
             inputs_description=f"predictions, references: N x H x W class indices; references {IGNORE}: no class.",
-            features=datasets.Features({"predictions": picture, "references": picture}),
+            features=datasets.Features({"predictions": label_map, "references": label_map}),
         )
 
     def _build_data_dir(self) -> str:
-        return ""  # as above: nothing is written
+        return ""  # nothing is written
 
     def __len__(self) -> int:
         return self.seen
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Count the pixels of N pictures; an empty batch adds nothing."""
+        """Count the pixels of N images; an empty batch adds nothing."""
         self.add_counts(
             confusion(_pixels("predictions", predictions), _pixels("references", references), self.num_classes)
         )
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Count the pixels of one picture, H x W."""
-        # evaluate.combine says `predictions` here too
+        """Count the pixels of one image, H x W."""
+        # evaluate.combine passes `predictions` here too
         one, truth = kwargs.get("predictions", prediction), kwargs.get("references", reference)
         self.add_batch(predictions=_pixels("prediction", one)[None], references=_pixels("reference", truth)[None])
 
     def add_counts(self, matrices: Any) -> None:
-        """Add what `confusion` counted, here or on other processes: N x C x C, or C x C."""
+        """Add matrices of `confusion`, of this or other processes: N x C x C, or C x C."""
         found = _pixels("matrices", matrices)
         if found.dim() not in (2, 3) or found.shape[-2:] != self.counts.shape:
             classes = self.num_classes
@@ -185,7 +185,7 @@ class MeanIoU(evaluate.Metric):
         self.seen += len(found)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Mean IoU, pixel accuracy and IoU by name of all that was added since the last time, then forgotten."""
+        """Mean IoU, pixel accuracy and IoU by class of all images added since the last call; starts anew afterwards."""
         if predictions is not None or references is not None:
             self.add_batch(predictions=predictions, references=references)
         counts, seen = self.counts, self.seen
@@ -195,10 +195,10 @@ class MeanIoU(evaluate.Metric):
         return self._compute(counts)
 
     def _compute(self, counts: Tensor) -> dict[str, Any]:
-        hits, truth, called = (part.tolist() for part in (counts.diagonal(), counts.sum(1), counts.sum(0)))
+        hits, truth, predicted = (part.tolist() for part in (counts.diagonal(), counts.sum(1), counts.sum(0)))
         if not sum(truth):
-            raise ValueError(f"mean_iou: every pixel is labelled {IGNORE}, so none has a class to be right about")
-        unions = [t + c - h for h, t, c in zip(hits, truth, called)]
+            raise ValueError(f"mean_iou: every pixel is labelled {IGNORE}, so there is nothing to measure")
+        unions = [t + c - h for h, t, c in zip(hits, truth, predicted)]
         iou = [h / union if union else None for h, union in zip(hits, unions)]
         present = [value for value in iou if value is not None]
         return {
@@ -209,7 +209,7 @@ class MeanIoU(evaluate.Metric):
 
 
 def ranked(logits: Tensor, k: int = 5) -> Tensor:
-    """N x min(k, classes) class indices, best first; of equal logits the lower class, on every device."""
+    """N x min(k, classes) class indices, best first; equal logits rank by class index, on every device."""
     return torch.sort(logits, dim=-1, descending=True, stable=True).indices[..., :k]
 
 
@@ -223,7 +223,7 @@ def _integers(name: str, values: Any) -> np.ndarray:
 
 
 def _pixels(name: str, values: Any) -> Tensor:
-    """Where it is: counting on the GPU, only the counts travel."""
+    """As an integer tensor on its device: pixels are counted there, and only the counts are moved."""
     if values is None:
         raise ValueError(f"{name} are missing")
     if not isinstance(values, Tensor):

@@ -1,15 +1,14 @@
-"""A task is a record: which examples, which metric, what it takes from the logits. The loop is the same for all.
+"""A task is a record: its data sets, its metric, and what the metric takes from the logits. All share one loop.
 
-    classification   one label an image: cross-entropy over images, accuracy
-    segmentation     one label a pixel, 255 for none: cross-entropy over the pixels that have one, mean IoU
+    classification   one label per image: cross-entropy over images, accuracy
+    segmentation     one label per pixel, 255 for none: cross-entropy over labelled pixels, mean IoU
 
-The loss (train.distilled), the batches (torch's own collate: pictures come as squares) and the head (head.head_of) tell
-from the shape of the targets and from the model what to do, so a record does not repeat them.
+Losses and heads (losses.py, core/head.py) see the task from the shape of the targets and from the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,27 +22,26 @@ from ..models.networks import encoder_of
 @dataclass(frozen=True)
 class Task:
     name: TaskName
-    pipeline: str  # the Hub's word for it
-    headline: str  # of its metrics, the one to show
+    pipeline: str  # the Hub's name of the task
+    headline: str  # the metric to show
     train_set: Callable[..., Any]  # (data, images, seed)[(epoch, index)] -> (x, target)
     test_set: Callable[..., Any]  # (data, images)[index] -> (x, target)
     pruning_set: Callable[..., list[tuple[Tensor, Tensor]]]
-    prune_batch_size: int  # if nobody says: what fits into memory
-    norms: Mapping[str, str]  # a method's `norm` if nobody says, where its own default does not do
-    metric: Callable[[Sequence[str]], Any]  # by the names of the classes
-    measure: Callable[[Tensor, Tensor], tuple[Tensor, ...]]  # logits, targets -> by example, to be gathered and added
+    prune_batch_size: int  # default that fits into memory
+    metric: Callable[[Sequence[str]], Any]  # from the class names
+    measure: Callable[[Tensor, Tensor], tuple[Tensor, ...]]  # logits, targets -> per example, to be gathered and added
     add: Callable[..., None]  # (metric, *measured)
 
     def test_batch(self, height: int, width: int) -> int:
-        """Examples to evaluate at once: logits of pixels are many."""
+        """Batch size for evaluation; logits per pixel take much memory."""
         return 256 if self is CLASSIFICATION else max(1, min(256, 2**21 // (height * width)))
 
     def answers(self, classes: int, height: int, width: int) -> tuple[int, ...]:
-        """The shape of the logits of one example."""
+        """Shape of the logits of one example."""
         return (classes,) if self is CLASSIFICATION else (classes, height, width)
 
 
-# evaluate takes seconds to import, and who only prunes needs no metric
+# metrics are imported late: the package evaluate takes seconds, and pruning alone needs none
 
 
 def _accuracies(names: Sequence[str]) -> Any:
@@ -64,11 +62,11 @@ def _mean_iou(names: Sequence[str]) -> Any:
     return MeanIoU(len(names), names)
 
 
-def _counts(logits: Tensor, masks: Tensor) -> tuple[Tensor]:
-    """A matrix an image, not its pixels: that is what goes between processes."""
+def _counts(logits: Tensor, label_maps: Tensor) -> tuple[Tensor]:
+    """One matrix per image instead of its pixels: less to send between processes."""
     from .metrics import confusion
 
-    return (confusion(logits.argmax(1), masks, logits.shape[1]),)
+    return (confusion(logits.argmax(1), label_maps, logits.shape[1]),)
 
 
 CLASSIFICATION = Task(
@@ -79,7 +77,6 @@ CLASSIFICATION = Task(
     TestImages,
     pruning_batches,
     prune_batch_size=100,
-    norms={},
     metric=_accuracies,
     measure=_best,
     add=lambda metric, best, labels: metric.add_batch(predictions=best, references=labels),
@@ -92,7 +89,6 @@ SEGMENTATION = Task(
     TestPairs,
     pair_batches,
     prune_batch_size=8,
-    norms={"px": "flow"},  # by the default, batch, the deep branch starves the shallow one: see scorers/px.py
     metric=_mean_iou,
     measure=_counts,
     add=lambda metric, counts: metric.add_counts(counts),
@@ -100,5 +96,5 @@ SEGMENTATION = Task(
 
 
 def task_of(model: str) -> Task:
-    """What a model of that name is for."""
+    """The task of a model, by its name."""
     return CLASSIFICATION if encoder_of(model) is None else SEGMENTATION

@@ -17,22 +17,27 @@ import timm
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from launching import main, small_digits, small_pairs
 from support.far_device import FarTensor, emulated, far
+from support.launching import main, small_digits, small_pairs
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hf_px
-import hf_px.training.experiment
-from hf_px.analysis import cost, latency, overlap, saliency, summary, width
+from hf_px.analysis.cost import cost
+from hf_px.analysis.latency import latency
+from hf_px.analysis.layer_counts import count_layers
 from hf_px.analysis.ntk import spectrum
+from hf_px.analysis.overlap import overlap
 from hf_px.analysis.ridge_probe import with_ridge_head
+from hf_px.analysis.saliency import saliency
+from hf_px.analysis.summary import summary
 from hf_px.cli import main as command
 from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
-from hf_px.core.reinitialize import built_anew
-from hf_px.keep_zeros import violations
+from hf_px.core.reinitialize import fresh_other_parameters
+from hf_px.sparse_training import violations
+from hf_px.training.experiment import Experiment
 
 CLASSES = 6
 QUICK: dict[str, dict[str, Any]] = {"phew": {"walks": 32, "walkers": 16}, "prospr": {"steps": 1}}
@@ -117,7 +122,7 @@ def test_prune_in_rounds(scorer: str, scope: str) -> None:
     # an interrupted one, whose mask was read from a file, goes on
     halves: list[tuple[int, Mask]] = []
     hf_px.prune(model, scorer, **asked, on_round=lambda t, m: halves.append((t, m)))
-    assert hf_px.prune(there, scorer, **asked, done=halves[0]).digest() == mask.digest()
+    assert hf_px.prune(there, scorer, **asked, resume_from=halves[0]).digest() == mask.digest()
     for bits in (mask, found):  # a mask of either device fits
         equal(prunable(bits.apply_(moved(model))), prunable(mask.apply_(copy.deepcopy(model))), rel=0)
 
@@ -150,7 +155,7 @@ def test_zeros_stay_zero_in_training(optimizer: str, late: bool) -> None:
             model.to(far())
         step = OPTIMIZERS[optimizer](model.parameters())
         ema = ModelEmaV3(model, decay=0.5)
-        hf_px.keep(model, mask, step, ema=ema)
+        hf_px.keep_zeros(model, mask, step, ema=ema)
         if there and late:
             with swapped():
                 model.to(far()), ema.to(far())
@@ -213,7 +218,7 @@ def test_analysis(name: str) -> None:
     for m in (mask, mask_there):
         assert summary(there, m, input_size=size).to_dict() == summary(model, mask, input_size=size).to_dict()
         assert cost(there, m, input_size=size).to_dict() == cost(model, mask, input_size=size).to_dict()
-        assert width(there, m).to_dict() == width(model, mask).to_dict()
+        assert count_layers(there, m, None) == count_layers(model, mask, None)
         assert overlap(m, mask).all.jaccard == overlap(mask, m).all.jaccard == 1
         scores = {name: w.abs() for name, w in prunable(there).items()}
         ones = Mask.ones(prunable(there))
@@ -224,7 +229,10 @@ def test_analysis(name: str) -> None:
         here = spectrum(model, [x], mask, **asked, progress=False)
         assert list(found.values) == pytest.approx(list(here.values), rel=1e-3, abs=1e-3 * here.values[0])
     assert latency({"far": there}, x.to(far()), seconds=0.0, least=1)["far"].median > 0
-    equal(built_anew(there, list(mask.bits)), {n: t for n, t in built_anew(model, list(mask.bits)).items()})
+    equal(
+        fresh_other_parameters(there, list(mask.bits)),
+        {n: t for n, t in fresh_other_parameters(model, list(mask.bits)).items()},
+    )
 
 
 def test_a_ridge_head() -> None:
@@ -259,7 +267,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
         words = [*map(str, flags), "--output_dir", str(tmp_path / where)]
         if where == "far" and interrupt:
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(hf_px.training.experiment.Job, "record", _interrupted)
+                patch.setattr(Experiment, "record", _interrupted)
                 main([*words, "--checkpoint_steps", "1"])
             assert list((tmp_path / where / "checkpoints").glob("ticket-*"))
             words.append("--resume")
@@ -278,10 +286,10 @@ def _reset() -> None:
     GradientState._reset_state()
 
 
-def _interrupted(job: Any, name: str, model: nn.Module, record: Any = hf_px.training.experiment.Job.record) -> None:
+def _interrupted(experiment: Any, name: str, model: nn.Module, record: Any = Experiment.record) -> None:
     if name == "ticket":
         raise KeyboardInterrupt  # trained, and nothing of it told but in checkpoints
-    record(job, name, model)
+    record(experiment, name, model)
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])

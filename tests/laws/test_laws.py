@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from common import state_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.common import state_of
 from torch import nn
 
 import hf_px

@@ -1,5 +1,7 @@
-"""Every scorer on every architecture of recipes/zoo.py: finite scores, exact counts, the model bit for bit as it was,
-flow that enters by the stem and leaves by the head; or the one documented error, where a model has no paths."""
+"""Every scorer on every architecture of recipes/architectures.py: finite scores, exact counts, the model bit
+for bit as it was, flow that enters by the stem and leaves by the head; or the one documented error, where a model has
+no paths.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ import math
 import pytest
 import timm
 import torch
-from common import state_of
+from support.common import state_of
 
 import hf_px
 from hf_px.core.errors import UnsupportedModelError
 from hf_px.core.prunable import prunable
 from hf_px.core.registry import scorers
-from recipes.zoo import CLASSES, ZOO
+from recipes.architectures import CLASSES, ZOO
 
 SPARSITY = 0.5
 # few walks and steps: the sweep asks whether a method runs, not how good it is
@@ -75,7 +77,7 @@ def attempt(arch, scorer, model, batches, pruned):
 
 def _expected(arch, scorer):
     if scorers[scorer].paths and arch.no_paths:
-        return f"works, although recipes/zoo.py says that this model {arch.no_paths}"
+        return f"works, although recipes/architectures.py says that this model {arch.no_paths}"
     return None
 
 
@@ -129,14 +131,14 @@ def test_synflow_runs_on_a_resnet50_at_224():
     assert total["fc.weight"] == pytest.approx(total["conv1.weight"], rel=1e-9)
 
 
-def test_a_network_asleep_is_refused_and_awake_it_is_not():
+def test_a_network_asleep_is_refused_and_fill_zeros_it_is_not():
     """Why the zoo wakes its models: zeros in the last batch norm of each block or in the head cut all paths."""
-    from recipes.zoo import awake_
+    from recipes.architectures import fill_zeros_
 
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", num_classes=CLASSES)
     torch.nn.init.zeros_(model.fc.weight)
     with pytest.raises(hf_px.core.errors.NoSignalError):
         hf_px.prune(model, "synflow", sparsity=0.5, rounds=1, input_size=(3, 48, 48), progress=False)
-    mask = hf_px.prune(awake_(model), "synflow", sparsity=0.5, rounds=1, input_size=(3, 48, 48), progress=False)
+    mask = hf_px.prune(fill_zeros_(model), "synflow", sparsity=0.5, rounds=1, input_size=(3, 48, 48), progress=False)
     assert mask.density == pytest.approx(0.5, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Pictures with a label map: pairs, their transforms, and label maps drawn over pictures.
+"""Images with label maps: data sets, transforms, and label maps drawn over images.
 
-Imports core and the rest of `data`.
+May import core and the rest of `data`.
 """

@@ -1,6 +1,6 @@
-"""Pictures and masks in folders: <split>/images beside <split>/masks, or the tree that Pascal VOC comes in.
+"""Images and label maps in folders: <split>/images and <split>/masks, or the layout of Pascal VOC.
 
-A picture and its mask have the same stem: images/2007_000549.jpg, masks/2007_000549.png.
+An image and its label map have the same stem: images/2007_000549.jpg, masks/2007_000549.png.
 """
 
 from __future__ import annotations
@@ -9,62 +9,63 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp")
-LAYOUTS = (
-    "masks in a folder lie in <split>/masks, their pictures in <split>/images, or as Pascal VOC has them: JPEGImages, "
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FOLDER_LAYOUTS = (
+    "label maps are expected in <split>/masks and images in <split>/images, or in Pascal VOC's folders: JPEGImages, "
     "SegmentationClass and ImageSets/Segmentation/<split>.txt"
 )
 
 
 @dataclass(frozen=True)
-class Folders:
-    """A split: two folders, and for VOC a list of the stems that belong to it."""
+class SplitFolders:
+    """Folders of one split, and for VOC the file that lists its stems."""
 
     images: Path
-    masks: Path
+    label_maps: Path
     listed: Path | None = None
 
-    def has_masks(self) -> bool:
-        """Of a test split often only the pictures are public."""
-        there = _by_stem(self.masks, (".png",))
-        return bool(there) if self.listed is None else any(stem in there for stem in _lines(self.listed))
+    def has_label_maps(self) -> bool:
+        """False for a test split of which only the images are public."""
+        files = _by_stem(self.label_maps, (".png",))
+        return bool(files) if self.listed is None else any(stem in files for stem in _lines(self.listed))
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(picture, mask) by stem in alphabetical order, or in the list's; nothing is left over on either side."""
-        images, masks = _by_stem(self.images, PICTURES), _by_stem(self.masks, (".png",))
+        """(image, label map) in alphabetical order or in that of the list; raises if one of a pair is missing."""
+        images, label_maps = _by_stem(self.images, IMAGE_SUFFIXES), _by_stem(self.label_maps, (".png",))
         stems = sorted(images) if self.listed is None else _lines(self.listed)
         if not stems:
             raise ValueError(
-                f"{self.listed}: names no picture" if self.listed else f"{self.images}: no jpg, png or webp picture"
+                f"{self.listed}: lists no image" if self.listed else f"{self.images}: no jpg, png or webp image"
             )
         for stem in stems:
             if stem not in images:
-                raise ValueError(f"{self.images / stem}.jpg: no such picture, but {self.listed} names it")
-            if stem not in masks:
-                raise ValueError(f"{images[stem]}: a picture without a mask; there is no {self.masks / stem}.png")
-        if self.listed is None and (alone := sorted(set(masks) - set(images))):
-            raise ValueError(f"{masks[alone[0]]}: a mask without a picture; there is no {self.images / alone[0]}.jpg")
-        return [(str(images[stem]), str(masks[stem])) for stem in stems]
+                raise ValueError(f"{self.images / stem}.jpg: no such image, but {self.listed} lists it")
+            if stem not in label_maps:
+                raise ValueError(f"{images[stem]}: has no label map; there is no {self.label_maps / stem}.png")
+        if self.listed is None and (alone := sorted(set(label_maps) - set(images))):
+            raise ValueError(f"{label_maps[alone[0]]}: has no image; there is no {self.images / alone[0]}.jpg")
+        return [(str(images[stem]), str(label_maps[stem])) for stem in stems]
 
 
-def mask_folders(path: Path) -> dict[str, Folders]:
-    """{split: its folders}; none if it is neither layout."""
+def split_folders(path: Path) -> dict[str, SplitFolders]:
+    """{split: its folders}; empty if it has neither layout."""
     for root in (path, path / "VOC2012", path / "VOCdevkit" / "VOC2012"):
-        images, masks, lists = root / "JPEGImages", root / "SegmentationClass", root / "ImageSets" / "Segmentation"
-        if masks.is_dir() and lists.is_dir():
-            return {file.stem: Folders(images, masks, file) for file in sorted(lists.glob("*.txt"))}
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    return {part.name: Folders(part / "images", part / "masks") for part in inside if (part / "masks").is_dir()}
+        images, label_maps = root / "JPEGImages", root / "SegmentationClass"
+        lists = root / "ImageSets" / "Segmentation"
+        if label_maps.is_dir() and lists.is_dir():
+            return {file.stem: SplitFolders(images, label_maps, file) for file in sorted(lists.glob("*.txt"))}
+    parts = sorted(path.iterdir()) if path.is_dir() else []
+    return {part.name: SplitFolders(part / "images", part / "masks") for part in parts if (part / "masks").is_dir()}
 
 
-def class_names(path: Path) -> tuple[str, ...] | None:
-    """classes.txt: a name per line, that of class 0 first."""
+def read_class_names(path: Path) -> tuple[str, ...] | None:
+    """Names in classes.txt, one per line from class 0 on; None if there is no such file."""
     file = path / "classes.txt"
     if not file.is_file():
         return None
     names = tuple(_lines(file))
     if not names:
-        raise ValueError(f"{file}: no name in it; write one per line, or take the file away")
+        raise ValueError(f"{file}: is empty; write one class name per line, or remove the file")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"{file}: two classes are called {twice!r}")
@@ -74,9 +75,9 @@ def class_names(path: Path) -> tuple[str, ...] | None:
 def _by_stem(folder: Path, suffixes: Iterable[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if file.suffix.lower() in suffixes and not file.name.startswith("."):  # macOS leaves ._0.png beside 0.png
+        if file.suffix.lower() in suffixes and not file.name.startswith("."):  # macOS adds ._0.png to 0.png
             if file.stem in found:
-                raise ValueError(f"{file}: {found[file.stem].name} has the same stem; which one belongs to the mask?")
+                raise ValueError(f"{file}: {found[file.stem].name} has the same stem; remove one of the two")
             found[file.stem] = file
     return found
 

@@ -1,41 +1,34 @@
-"""Networks that neither timm nor the Hub has.
+"""Networks that neither timm nor the Hub has: each is a NetworkBuilder.
 
-MODELS has them by the names that users say, ARCHITECTURES by those under which timm knows them and tickets store them.
+MODELS lists them by the short names that users type, ARCHITECTURES by their names in timm's registry and in tickets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from .classifier import Classifier, kaiming_normal_
+from .builder import NetworkBuilder, kaiming_normal_
+from .classifier import Classifier
 from .deeplab import DEEPLABS, PREFIX, DeepLabV3Plus
 from .original_resnet import resnet50_original
 from .resnet import SmallResNet, resnet18_tiny, resnet20, resnet20_a
 from .vgg import VGG, vgg16_cifar
 
-MODELS: dict[str, Callable[..., Any]] = {
+ARCHITECTURES: dict[str, NetworkBuilder] = {
+    builder.name: builder for builder in (resnet20, resnet20_a, vgg16_cifar, resnet18_tiny, resnet50_original)
+}
+ARCHITECTURES |= DEEPLABS
+MODELS: dict[str, NetworkBuilder] = {
     "resnet20": resnet20,
     "vgg16-cifar": vgg16_cifar,
     "resnet18-tiny": resnet18_tiny,
     "resnet50-original": resnet50_original,
-    **{name.replace("_", "-"): build for name, build in DEEPLABS.items()},
+    **{name.replace("_", "-"): builder for name, builder in DEEPLABS.items()},
 }
-ARCHITECTURES: dict[str, Callable[..., Any]] = {
-    "resnet20_cifar": resnet20,
-    "resnet20_cifar_a": resnet20_a,
-    "vgg16_cifar": vgg16_cifar,
-    "resnet18_tiny": resnet18_tiny,
-    "resnet50_original": resnet50_original,
-    **DEEPLABS,
-}
-SEGMENTERS = frozenset(DEEPLABS)  # those that answer for every pixel
-# in tickets that were written before timm knew these networks
-OLD_NAMES = {"resnet20": "resnet20_cifar"}
+SEGMENTERS = frozenset(DEEPLABS)
+OLD_NAMES = {"resnet20": "resnet20_cifar"}  # in tickets from before these networks were in timm's registry
 
 
 def encoder_of(name: str) -> str | None:
-    """timm's name of the encoder, if a model of that name is a segmenter of ours; both spellings will do."""
+    """timm's name of the encoder of one of our segmenters, given in either spelling; None for other models."""
     name = name.removeprefix("timm/").replace("-", "_")
     return name.removeprefix(PREFIX) if name in SEGMENTERS else None
 
@@ -49,6 +42,7 @@ __all__ = [
     "VGG",
     "Classifier",
     "DeepLabV3Plus",
+    "NetworkBuilder",
     "SmallResNet",
     "encoder_of",
     "kaiming_normal_",

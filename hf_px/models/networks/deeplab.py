@@ -1,9 +1,9 @@
 """DeepLabV3+: y = up(classifier(decoder([low(c2), up(aspp(c5))]))), c2 and c5 the encoder's features at 1/4 and 1/16.
 
-Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, ECCV 2018. As the paper
-has it after Chen et al., CVPR 2021: whole convolutions instead of separable ones, output stride 16, rates 6, 12 and 18,
-low-level features of 48 channels, one 3x3 convolution in the decoder. The encoder is timm's, names and all, so that any
-trained backbone fits: `backbone.layer1.0.conv1.weight` is `layer1.0.conv1.weight` of the classifier.
+Chen et al., Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation, ECCV 2018. As in
+the paper after Chen et al., CVPR 2021: ordinary convolutions instead of separable ones, output stride 16, rates 6, 12
+and 18, low-level features of 48 channels, one 3x3 convolution in the decoder. The encoder is timm's, with the same
+names, so that any trained backbone fits: `backbone.layer1.0.conv1.weight` is `layer1.0.conv1.weight` of the classifier.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .classifier import images, kaiming_normal_
+from .builder import NetworkBuilder, kaiming_normal_
 
-# timm's; those with features at a quarter of the image, and a last stage that can do without its stride
+# timm models with features at 1/4 of the image size and a last stage whose stride can be removed
 ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "test_resnet")
 RATES = (6, 12, 18)
 PREFIX = "deeplabv3plus_"
@@ -25,7 +25,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def conv_norm_relu(inputs: int, outputs: int, kernel: int = 1, rate: int = 1) -> nn.Sequential:
-    """relu(bn(conv(x))), the image as large as before."""
+    """relu(bn(conv(x))) without change of the image size."""
     padding = rate * (kernel // 2)
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, padding=padding, dilation=rate, bias=False),
@@ -35,7 +35,7 @@ def conv_norm_relu(inputs: int, outputs: int, kernel: int = 1, rate: int = 1) ->
 
 
 class Pooled(nn.Module):
-    """The mean over the image, at every pixel of it."""
+    """The mean over the image, repeated at every pixel."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Pooled(nn.Module):
 
 
 class Aspp(nn.Module):
-    """Atrous spatial pyramid: a pixel, its surroundings at three distances and the whole image, joined."""
+    """Atrous spatial pyramid: 1x1, 3x3 at three dilation rates and the mean over the image, concatenated."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class DeepLabV3Plus(nn.Module):
     """Images N x 3 x H x W → logits N x classes x H x W; `classifier` is the head."""
 
     task = "segmentation"
-    pretrained_cfg: dict[str, Any]  # in timm's words: the images that it expects, and how it is built again
+    pretrained_cfg: dict[str, Any]  # set by NetworkBuilder
 
     def __init__(self, encoder: str, num_classes: int, in_chans: int) -> None:
         from timm.models import create_model
@@ -82,7 +82,7 @@ class DeepLabV3Plus(nn.Module):
         self.classifier = _head(num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """At a quarter of the image's size."""
+        """Features at 1/4 of the image size."""
         low, high = self.backbone(x)
         return self.decoder(torch.cat([self.low(low), _resize(self.aspp(high), low)], 1))
 
@@ -93,7 +93,7 @@ class DeepLabV3Plus(nn.Module):
         return self.classifier
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new head, drawn from torch's own generator as timm does."""
+        """Replace the head; its weights come from torch's global generator, as in timm."""
         old = next(self.parameters())
         self.num_classes = num_classes
         self.classifier = kaiming_normal_(_head(num_classes)).to(old.device, old.dtype)
@@ -107,33 +107,18 @@ def _resize(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
 
 
-class Build:
-    """Builds it on one encoder, Kaiming-normal weights, drawn from `generator` if given."""
-
-    def __init__(self, encoder: str) -> None:
-        self.encoder = encoder
-        self.__doc__ = f"DeepLabV3+ on timm's {encoder}, Kaiming-normal weights, drawn from `generator` if given."
-
-    def __call__(
-        self, num_classes: int = 21, in_chans: int = 3, generator: torch.Generator | None = None
-    ) -> DeepLabV3Plus:
-        model = DeepLabV3Plus(self.encoder, num_classes, in_chans)
-        model.pretrained_cfg = self.told(num_classes, in_chans)
-        kaiming_normal_(model, generator)
-        return model
-
-    def told(self, num_classes: int = 21, in_chans: int = 3) -> dict[str, Any]:
-        """pretrained_cfg, without building anything: timm's registry asks for it when it is imported."""
-        return images(
-            f"{PREFIX}{self.encoder}",
-            SIDE,
-            IMAGENET_MEAN,
-            IMAGENET_STD,
-            first_conv="backbone.conv1",
-            num_classes=num_classes,
-            in_chans=in_chans,
-            classifier="classifier",
-        )
+def _builder(encoder: str) -> NetworkBuilder:
+    return NetworkBuilder(
+        f"{PREFIX}{encoder}",
+        f"DeepLabV3+ on timm's {encoder}",
+        lambda classes, channels: DeepLabV3Plus(encoder, classes, channels),
+        side=SIDE,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        first_conv="backbone.conv1",
+        num_classes=21,
+        classifier="classifier",
+    )
 
 
-DEEPLABS = {f"{PREFIX}{encoder}": Build(encoder) for encoder in ENCODERS}
+DEEPLABS = {f"{PREFIX}{encoder}": _builder(encoder) for encoder in ENCODERS}

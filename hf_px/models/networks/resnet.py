@@ -5,29 +5,28 @@ resnet20        three stages of three blocks at 16, 32 and 64 channels, 32x32 im
 resnet18_tiny   four stages of two blocks at 64, 128, 256 and 512 channels, 64x64 images: the ResNet-18 of ImageNet
                 with a 3x3 stem of stride 1 and without its max-pool
 
-Where width and stride change, the shortcut is a 1x1 convolution as in the pruning-at-initialisation literature, or
-nothing to learn as in He et al.'s CIFAR networks (their option A: `resnet20_a`). Kaiming-normal weights,
+Where width and stride change, the shortcut is a 1x1 convolution as in the pruning-at-initialisation literature, or has
+no weights as in He et al.'s CIFAR networks (their option A: `resnet20_a`). Kaiming-normal weights,
 W ~ N(0, 2 / fan_in), as in the paper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .classifier import Classifier, images, kaiming_normal_
+from .builder import NetworkBuilder
+from .classifier import Classifier
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-TINY_MEAN = (0.480, 0.448, 0.398)
-TINY_STD = (0.277, 0.269, 0.282)
 
 
 class Subsample(nn.Module):
-    """Option A: every other pixel, and channels of zeros, half of them before and half after."""
+    """Option A: every other pixel, with channels of zeros added, half of them before and half after."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -79,30 +78,29 @@ class SmallResNet(Classifier):
         return self.blocks(F.relu(self.bn(self.conv(x))))
 
 
-def resnet20(num_classes: int = 10, in_chans: int = 3, generator: torch.Generator | None = None) -> SmallResNet:
-    """ResNet-20 for 32x32 images, Kaiming-normal weights, drawn from `generator` if given."""
-    return _cifar("resnet20_cifar", True, num_classes, in_chans, generator)
-
-
-def resnet20_a(num_classes: int = 10, in_chans: int = 3, generator: torch.Generator | None = None) -> SmallResNet:
-    """ResNet-20 as He et al. had it: its shortcuts have no weights."""
-    return _cifar("resnet20_cifar_a", False, num_classes, in_chans, generator)
-
-
-def resnet18_tiny(num_classes: int = 200, in_chans: int = 3, generator: torch.Generator | None = None) -> SmallResNet:
-    """ResNet-18 for the 64x64 images of Tiny-ImageNet, Kaiming-normal weights, drawn from `generator` if given."""
-    model = SmallResNet((64, 128, 256, 512), 2, num_classes, in_chans)
-    model.pretrained_cfg = images(
-        "resnet18_tiny", 64, TINY_MEAN, TINY_STD, first_conv="conv", num_classes=num_classes, in_chans=in_chans
-    )
-    kaiming_normal_(model, generator)
-    return model
-
-
-def _cifar(name: str, learned: bool, num_classes: int, in_chans: int, generator: torch.Generator | None) -> SmallResNet:
-    model = SmallResNet((16, 32, 64), 3, num_classes, in_chans, learned)
-    model.pretrained_cfg = images(
-        name, 32, CIFAR10_MEAN, CIFAR10_STD, first_conv="conv", num_classes=num_classes, in_chans=in_chans
-    )
-    kaiming_normal_(model, generator)
-    return model
+resnet20 = NetworkBuilder(
+    "resnet20_cifar",
+    "ResNet-20 for 32x32 images",
+    lambda classes, channels: SmallResNet((16, 32, 64), 3, classes, channels),
+    side=32,
+    mean=CIFAR10_MEAN,
+    std=CIFAR10_STD,
+    first_conv="conv",
+    num_classes=10,
+)
+resnet20_a = replace(
+    resnet20,
+    name="resnet20_cifar_a",
+    summary="ResNet-20 of He et al., with shortcuts without weights",
+    make=lambda classes, channels: SmallResNet((16, 32, 64), 3, classes, channels, learned=False),
+)
+resnet18_tiny = NetworkBuilder(
+    "resnet18_tiny",
+    "ResNet-18 for the 64x64 images of Tiny-ImageNet",
+    lambda classes, channels: SmallResNet((64, 128, 256, 512), 2, classes, channels),
+    side=64,
+    mean=(0.480, 0.448, 0.398),
+    std=(0.277, 0.269, 0.282),
+    first_conv="conv",
+    num_classes=200,
+)

@@ -1,17 +1,17 @@
 """CIFAR VGG-16: thirteen 3x3 convolutions with batch norm, max-pools between, one linear head.
 
-Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015, configuration D; without its large linear layers,
-as the pruning-at-initialisation literature has it for 32x32 images: four max-pools, then the mean over the 2x2 pixels
-that are left. 14,710,464 prunable weights and 512 for each class. Kaiming-normal weights.
+Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015, configuration D, without its large linear
+layers, as in the pruning-at-initialisation literature for 32x32 images: four max-pools, then the mean over the
+remaining 2x2 pixels. 14,710,464 prunable weights plus 512 per class. Kaiming-normal weights.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .classifier import Classifier, images, kaiming_normal_
+from .builder import NetworkBuilder
+from .classifier import Classifier
 from .resnet import CIFAR10_MEAN, CIFAR10_STD
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -47,17 +47,13 @@ class VGG(Classifier):
         return self.features(x)
 
 
-def vgg16_cifar(num_classes: int = 10, in_chans: int = 3, generator: torch.Generator | None = None) -> VGG:
-    """VGG-16 for 32x32 images, Kaiming-normal weights, drawn from `generator` if given."""
-    model = VGG(num_classes, in_chans)
-    model.pretrained_cfg = images(
-        "vgg16_cifar",
-        32,
-        CIFAR10_MEAN,
-        CIFAR10_STD,
-        first_conv="features.0.conv",
-        num_classes=num_classes,
-        in_chans=in_chans,
-    )
-    kaiming_normal_(model, generator)
-    return model
+vgg16_cifar = NetworkBuilder(
+    "vgg16_cifar",
+    "VGG-16 for 32x32 images",
+    VGG,
+    side=32,
+    mean=CIFAR10_MEAN,
+    std=CIFAR10_STD,
+    first_conv="features.0.conv",
+    num_classes=10,
+)

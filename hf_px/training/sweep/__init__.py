@@ -1,8 +1,11 @@
-"""Methods x values x seeds: cells that are run once each, and what comes out of them all."""
+"""Sweeps: methods x values x seeds, each cell run once; CSV, table and figure of all.
 
-from .cells import PER_CLASS, ROUNDS, SPARSITY, Axis, Cell, parts_of, single_shot
+Imports training and what lies below it.
+"""
+
+from .cells import PER_CLASS, ROUNDS, SPARSITY, Cell, SweepAxis, single_shot
 from .directory import Sweep
-from .figure import as_figure, check_figures
+from .figure import as_figure
 from .rows import as_csv
 from .table import as_table
 
@@ -10,13 +13,11 @@ __all__ = [
     "PER_CLASS",
     "ROUNDS",
     "SPARSITY",
-    "Axis",
     "Cell",
     "Sweep",
+    "SweepAxis",
     "as_csv",
     "as_figure",
     "as_table",
-    "check_figures",
-    "parts_of",
     "single_shot",
 ]

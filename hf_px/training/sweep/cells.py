@@ -1,81 +1,96 @@
-"""A cell: a method, a value on the sweep's axis, a seed; sparsity, rounds or examples per class are the axis."""
+"""A cell: one run of a sweep, given by a method, a value on the sweep's axis and a seed.
+
+The axis is sparsity, the number of rounds or the number of examples per class.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...prune_config import PruneConfig
 from ...pruning import scorers
+from ..command_line import RecipeName
 
-NO_PATH = "no path from input to output is left"  # how a cell's log says that its method has emptied a layer
+NO_PATH = "no path from input to output is left"  # the log of a cell whose mask collapsed ends with this
 
 
 @dataclass(frozen=True)
-class Axis:
-    """What the columns of the table are: the setting that differs between them, and how it is said."""
+class SweepAxis:
+    """The setting that differs between the columns of the table."""
 
-    key: str  # of the settings, and of the CSV
-    mark: str  # before the value, in the name of a cell
-    head: str  # of a column, around the value
-    said: str  # in the table
+    key: str  # in the settings and in the CSV
+    prefix: str  # before the value, in the name of a cell
+    column_format: str
+    description: str  # in the table
     label: str  # in the figure
-    ablation: bool = True  # a paper's table: methods in two groups, how far masks agree, collapse is an outcome
-    timed: bool = False  # with the seconds of the pruning
+    ablation: bool = True  # one of the paper's ablations: methods in two groups, overlap of masks, collapse is a result
+    timed: bool = False  # show the seconds of pruning
 
     def column(self, value: float) -> str:
-        return percent(value) if self.key == "sparsity" else self.head.format(value)
+        return percent_of(value) if self.key == "sparsity" else self.column_format.format(value)
 
     def place(self, value: float) -> float:
-        """On the figure's log axis."""
+        """The value's place on the figure's log axis."""
         return 1 - value if self.key == "sparsity" else value
 
     @property
-    def of_a_cell(self) -> set[str]:
-        """Settings in which the cells of one table may differ; a method has rounds of its own."""
+    def cell_settings(self) -> set[str]:
+        """Settings in which the cells of one table may differ; every method has its own default of rounds."""
         return {"scorer", "norm", "seed", "rounds", self.key}
 
 
-SPARSITY = Axis("sparsity", "", "", "by the part of the weights that was removed", "weights removed", ablation=False)
-ROUNDS = Axis("rounds", "T", "T = {}", "by the number of pruning rounds T", "pruning rounds T", timed=True)
-PER_CLASS = Axis(
-    "per_class", "D", "D = {}", "by the number D of examples per class to prune by", "examples per class |D|"
+SPARSITY = SweepAxis("sparsity", "", "", "by the fraction of weights removed", "weights removed", ablation=False)
+ROUNDS = SweepAxis("rounds", "T", "T = {}", "by the number of pruning rounds T", "pruning rounds T", timed=True)
+PER_CLASS = SweepAxis(
+    "per_class", "D", "D = {}", "by the number D of examples per class in the pruning set", "examples per class |D|"
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    method: str  # a scorer, or with one of its norms, as px:running
-    value: float  # on the axis
+    method: str  # a scorer, with a norm if another than the default: px:running; or imp
+    value: float
     seed: int
-    axis: Axis = SPARSITY
+    axis: SweepAxis = SPARSITY
 
     @property
     def name(self) -> str:
-        return f"{self.method.replace(':', '-')}-{self.axis.mark}{self.value!r}-s{self.seed}"  # Windows has no colons
+        # no colon: Windows does not allow it in file names
+        return f"{self.method.replace(':', '-')}-{self.axis.prefix}{self.value!r}-s{self.seed}"
 
     @property
     def flags(self) -> list[str]:
-        """What makes it this cell, for its recipe."""
-        scorer, norm = parts_of(self.method)
-        words = ["--scorer", scorer, *(["--norm", norm] if norm else [])]
-        return [*words, f"--{self.axis.key}", repr(self.value), "--seed", str(self.seed)]
+        """The flags of its recipe that make it this cell."""
+        scorer, norm = scorer_and_norm(self.method)
+        words = [] if self.recipe == "imp" else ["--scorer", scorer, *(["--norm", norm] if norm else [])]
+        return [*words, f"--{self.axis.key.replace('_', '-')}", repr(self.value), "--seed", str(self.seed)]
 
     @property
-    def kind(self) -> str:
-        """The recipe that runs it."""
+    def recipe(self) -> RecipeName:
         return "imp" if self.method == "imp" else "prune_finetune"
 
 
-def parts_of(method: str) -> tuple[str, str | None]:
-    """Scorer and norm: px:running is (px, running), px is (px, None)."""
+def scorer_and_norm(method: str) -> tuple[str, str | None]:
+    """px:running is (px, running), px is (px, None)."""
     scorer, _, norm = method.partition(":")
     return scorer, norm or None
 
 
+def check_method(method: str) -> None:
+    """An error for an unknown scorer, or a norm that it does not have."""
+    if method != "imp":
+        scorer, norm = scorer_and_norm(method)
+        try:
+            PruneConfig(scorer, norm=norm)
+        except ValueError as error:
+            raise ValueError(f"`methods` {method}: {error}") from error
+
+
 def single_shot(method: str) -> bool:
-    """It scores once, in its authors' words; imp is none, and no scorer."""
-    record = scorers.get(parts_of(method)[0])
+    """True if the scorer defaults to one round. IMP is not a scorer."""
+    record = scorers.get(scorer_and_norm(method)[0])
     return record is not None and record.rounds == 1
 
 
-def percent(sparsity: float) -> str:
+def percent_of(sparsity: float) -> str:
     return f"{100 * sparsity:.6g} %"

@@ -1,9 +1,9 @@
-"""A sweep's directory: cells/<method>-<value>-s<seed>, a run each; of those finished, CSV, table and figure.
+"""Directory of a sweep: one run per cell in cells/<method>-<value>-s<seed>; CSV, table and figure of the finished ones.
 
-The value is a sparsity, a number of rounds (px-T100-s0) or of examples per class (px-D10-s0): the sweep's axis.
+The value is that of the axis: a sparsity, a number of rounds (px-T100-s0) or of examples per class (px-D10-s0).
 
-A cell's log is its lock: whoever runs it holds `flock` on the file that all its processes write to, and the kernel
-lets go of it when the last of them is gone. A sweep may die while its cell lives on, and never do two run one cell.
+The log of a cell is also its lock: its processes hold a lock on the log file that they write to, and the kernel
+releases it when the last of them ends. A sweep may be killed while its cell keeps running; two never run the same cell.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...analysis import overlap
-from ...core.files import left_over, write_atomic
+from ...analysis.overlap import overlap
+from ...core.files import is_temporary, try_lock, write_atomic
 from ...core.mask import Mask
 from ...tickets.ticket import Ticket
-from ..local_settings import read_local, resolved
-from ..run_directory import NAME, check_output
-from .cells import NO_PATH, SPARSITY, Axis, Cell, percent
+from ..resume import read_local, resolved
+from ..run_directory import RESULTS, check_output
+from .cells import NO_PATH, SPARSITY, Cell, SweepAxis, percent_of
 from .figure import as_figure
 from .rows import TITLES, as_csv, metric_of, row
 from .table import as_table
 
 CSV, TABLE = "results.csv", "table.md"
+# earlier versions wrote the figure as .png too
 _OWN = {"cells", "logs", CSV, TABLE, *(f"{metric}.{kind}" for metric in TITLES for kind in ("svg", "png"))}
 
 
 class Sweep:
-    def __init__(self, directory: Path, axis: Axis = SPARSITY) -> None:
+    def __init__(self, directory: Path, axis: SweepAxis = SPARSITY) -> None:
         self.directory, self.axis = directory, axis
         self._overlaps: dict[tuple[str, str], float] = {}
 
@@ -41,137 +42,139 @@ class Sweep:
     def log(self, cell: Cell) -> Path:
         return self.directory / "logs" / f"{cell.name}.log"
 
-    # what is there
+    # State
 
     def check(self, cells: Sequence[Cell], settings: Callable[[Cell], Mapping[str, Any]]) -> None:
-        """Refuse, before any work, a directory of somebody else's and cells that were run with other settings."""
+        """Refuse, before any work, a directory with other files and cells that were run with other settings."""
         if self.directory.exists() and not self.directory.is_dir():
-            raise ValueError(f"--output_dir {self.directory} is a file; name a directory")
+            raise ValueError(f"`output_dir` {self.directory} is a file; name a directory")
         names = sorted(path.name for path in self.directory.iterdir()) if self.directory.is_dir() else []
         for name in names:
-            if name not in _OWN and not left_over(name):
-                raise ValueError(f"--output_dir {self.directory} holds {name}, which no sweep wrote; name another one")
-        asked = {cell: resolved(settings(cell)) for cell in cells}
+            if name not in _OWN and not is_temporary(name):
+                raise ValueError(f"`output_dir` {self.directory} holds {name}, which no sweep wrote; name another one")
+        wanted = {cell: resolved(settings(cell)) for cell in cells}
         for cell in dict.fromkeys([*cells, *self.found()]):
-            if all(left_over(path.name) for path in self._entries(cell)):
+            if all(is_temporary(path.name) for path in self._entries(cell)):
                 continue
-            check_output(self.path(cell), cell.kind)
-            was = read_local(self.path(cell)) or resolved(self.told(cell)["settings"])
-            # one of an earlier sweep stands in the same table: all but what makes a cell must be the same
-            now = asked.get(cell) or {
-                key: value for key, value in asked[cells[0]].items() if key not in self.axis.of_a_cell
+            check_output(self.path(cell), cell.recipe)
+            was = read_local(self.path(cell)) or resolved(self.results(cell)["settings"])
+            # a cell of an earlier sweep joins the same table: all settings but those of a cell must be the same
+            now = wanted.get(cell) or {
+                key: value for key, value in wanted[cells[0]].items() if key not in self.axis.cell_settings
             }
             for key, value in was.items():
                 if now.get(key) is not None and json.loads(json.dumps(now[key])) != value:
                     raise ValueError(
                         f"{self.path(cell)} was run with other settings: {key} was {value!r}, now {now[key]!r}; name "
-                        "another --output_dir, or remove that cell"
+                        "another `output_dir`, or remove that cell"
                     )
 
     def found(self) -> list[Cell]:
-        """Cells that are there already; a sweep may grow, so there may be more than are asked for."""
+        """Cells on disk. A sweep may grow, so there may be more than those of this command."""
         cells = []
-        for path in sorted((self.directory / "cells").glob(f"*/{NAME}")):
-            told = json.loads(path.read_text(encoding="utf-8"))["settings"]
-            cell = Cell(told["scorer"], told[self.axis.key], told["seed"], self.axis)
-            named = replace(cell, method=f"{cell.method}:{told.get('norm')}")
-            cell = named if path.parent.name == named.name else cell  # px:batch was asked for, or px, which means it
+        for path in sorted((self.directory / "cells").glob(f"*/{RESULTS}")):
+            settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
+            cell = Cell(settings["scorer"], settings[self.axis.key], settings["seed"], self.axis)
+            named = replace(cell, method=f"{cell.method}:{settings.get('norm')}")
+            cell = named if path.parent.name == named.name else cell  # px:batch and px are the same run
             if cell.name != path.parent.name:
                 raise ValueError(
                     f"{path.parent} holds a run that would be {cell.name} here; was it moved there, or is this the "
-                    "directory of another table? Name another --output_dir"
+                    "directory of another table? Name another `output_dir`"
                 )
             cells.append(cell)
         return cells
 
-    def told(self, cell: Cell) -> dict[str, Any]:
-        """results.json of a cell that was begun; empty before that."""
-        path = self.path(cell) / NAME
+    def results(self, cell: Cell) -> dict[str, Any]:
+        """results.json of a cell; empty before it has started."""
+        path = self.path(cell) / RESULTS
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def finished(self, cell: Cell) -> bool:
-        return bool(self.told(cell).get("finished"))
+        return bool(self.results(cell).get("finished"))
 
     def state(self, cell: Cell) -> str:
-        told = self.told(cell)
-        if told.get("finished"):
-            found = told["results"]["ticket"]
-            return "finished, " + ", ".join(f"{TITLES[key]} {found[key]:.2%}" for key in TITLES if key in found)
+        results = self.results(cell)
+        if results.get("finished"):
+            metrics = results["results"]["ticket"]
+            return "finished, " + ", ".join(f"{TITLES[key]} {metrics[key]:.2%}" for key in TITLES if key in metrics)
         if self.collapsed(cell):
             return f"collapsed: {NO_PATH}"
         if self.log(cell).is_file():
             with open(self.log(cell), "ab") as log:
-                if not _lock(log):
+                if not try_lock(log):
                     return "running"
-        return "unfinished" if told else "to do"
+        return "unfinished" if results else "to do"
 
     def collapsed(self, cell: Cell) -> bool:
-        """Its run ended since the mask left no path. The same run would do it again: for an ablation, that is known."""
-        if not self.axis.ablation or not self.log(cell).is_file() or not self.told(cell) or self.finished(cell):
+        """True if the mask left no path. The same run would collapse again; in an ablation that is a result."""
+        if not self.axis.ablation or not self.log(cell).is_file() or not self.results(cell) or self.finished(cell):
             return False
         return any(NO_PATH in line for line in self.last_lines(cell, 4))
 
     def done(self, cell: Cell) -> bool:
-        """Nothing is left to run."""
+        """True if nothing is left to run."""
         return self.finished(cell) or self.collapsed(cell)
 
     def _entries(self, cell: Cell) -> list[Path]:
         return list(self.path(cell).iterdir()) if self.path(cell).is_dir() else []
 
-    # to run one
+    # Running
 
     def start(self, cell: Cell, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """Run the command, with --resume if the cell was begun; None if somebody else does, or has done, just now."""
+        """Run the command, with --resume if the cell has started; None if another process runs or has finished it."""
         self.log(cell).parent.mkdir(parents=True, exist_ok=True)
         with open(self.log(cell), "ab") as log:
-            if not _lock(log):
+            if not try_lock(log):
                 return None
-            told = self.told(cell)  # read under the lock: now nobody writes it
-            if told.get("finished"):
+            results = self.results(cell)  # read under the lock, so that nobody is writing it
+            if results.get("finished"):
                 return None
-            if not told:
+            if not results:
                 for path in self._entries(cell):  # killed while it wrote its first file
-                    if left_over(path.name):
+                    if is_temporary(path.name):
                         path.unlink()
-            if self.axis.timed and "pruning" not in told.get("seconds", {}):
-                # killed while it pruned: from the first round again, or the time would be that of the last ones only
+            if self.axis.timed and "pruning" not in results.get("seconds", {}):
+                # killed while pruning: start at round 1 again, or the seconds would miss the rounds before the kill
                 (self.path(cell) / "checkpoints" / "mask.safetensors").unlink(missing_ok=True)
-            words = [*command, *(["--resume"] if told else [])]
+            words = [*command, *(["--resume"] if results else [])]
             return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def last_lines(self, cell: Cell, count: int = 12) -> list[str]:
         text = self.log(cell).read_text(encoding="utf-8", errors="replace")
-        lines = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").split("\n")]  # a bar's last
+        lines = [
+            line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").split("\n")
+        ]  # the last state of a progress bar
         return [line for line in lines if line][-count:]
 
-    # what comes out
+    # Output
 
     def write(self, methods: Sequence[str]) -> None:
-        """CSV, table and figure of all cells that are finished; methods in this order, then others."""
-        told = {cell: self.told(cell) for cell in self.found() if self.done(cell)}
-        if not any(found["finished"] for found in told.values()):
+        """Write CSV, table and figure of all finished cells; methods in the given order, then others."""
+        done = {cell: self.results(cell) for cell in self.found() if self.done(cell)}
+        if not any(results["finished"] for results in done.values()):
             return
-        order = list(dict.fromkeys([*methods, *sorted(cell.method for cell in told)]))
-        cells = sorted(told, key=lambda cell: (order.index(cell.method), cell.value, cell.seed))
-        overlaps = self.overlaps({cell: found for cell, found in told.items() if found["finished"]})
-        rows = [row(cell, told[cell]) | {"overlap": overlaps.get(cell, "")} for cell in cells]
-        first = told[cells[0]]
+        order = list(dict.fromkeys([*methods, *sorted(cell.method for cell in done)]))
+        cells = sorted(done, key=lambda cell: (order.index(cell.method), cell.value, cell.seed))
+        overlaps = self.overlaps({cell: results for cell, results in done.items() if results["finished"]})
+        rows = [row(cell, done[cell]) | {"overlap": overlaps.get(cell, "")} for cell in cells]
+        first = done[cells[0]]
         title = f"{first['settings']['model']} on {first['data']['title']}"
         if self.axis.ablation:
-            title += f", sparsity {percent(first['settings']['sparsity'])}"
-        where = f"{first['settings']['device']}, {_many(first['settings']['processes'], 'process', 'processes')}"
+            title += f", sparsity {percent_of(first['settings']['sparsity'])}"
+        processes = first["settings"]["processes"]
+        where = f"{first['settings']['device']}, {processes} process{'es' * (processes > 1)}"
         write_atomic(self.directory / CSV, as_csv(rows).encode())
         write_atomic(self.directory / TABLE, as_table(rows, title, self.axis, where).encode())
-        for kind in ("svg", "png"):
-            write_atomic(self.directory / f"{metric_of(rows)}.{kind}", as_figure(rows, title, kind, self.axis))
+        write_atomic(self.directory / f"{metric_of(rows)}.svg", as_figure(rows, title, self.axis).encode())
 
-    def overlaps(self, told: Mapping[Cell, Mapping[str, Any]]) -> dict[Cell, float]:
-        """Of each mask with that of the same method and seed at the largest value: |A ∩ B| / |A ∪ B|."""
+    def overlaps(self, results: Mapping[Cell, Mapping[str, Any]]) -> dict[Cell, float]:
+        """|A ∩ B| / |A ∪ B| of each mask and that of the same method and seed at the largest value."""
         found: dict[Cell, float] = {}
-        for cell in told if self.axis.ablation else ():
-            kin = [other for other in told if (other.method, other.seed) == (cell.method, cell.seed)]
-            last = max(kin, key=lambda other: other.value)
-            key = told[cell]["mask"]["digest"], told[last]["mask"]["digest"]
+        for cell in results if self.axis.ablation else ():
+            comparable = [other for other in results if (other.method, other.seed) == (cell.method, cell.seed)]
+            last = max(comparable, key=lambda other: other.value)
+            key = results[cell]["mask"]["digest"], results[last]["mask"]["digest"]
             if key[0] == key[1]:
                 self._overlaps[key] = 1.0
             if key not in self._overlaps:
@@ -183,21 +186,6 @@ class Sweep:
         return found
 
     def _mask(self, cell: Cell) -> Mask | None:
-        """None if the ticket was thrown away to save room: its results are still good."""
+        """None if the ticket was deleted to save space; its results are still valid."""
         held = any(self.path(cell).glob("*.safetensors"))
         return Ticket.from_pretrained(self.path(cell)).mask if held else None
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
-
-
-def _lock(file: Any) -> bool:
-    """Hold the file until it, and every copy of it that a child process has, is closed; False if another one does."""
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

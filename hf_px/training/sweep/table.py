@@ -1,4 +1,4 @@
-"""table.md: methods x values, mean ± deviation over seeds; of an ablation, as the paper lays it out."""
+"""table.md: methods x values, mean ± deviation over seeds; ablations in the layout of the paper."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from .cells import NO_PATH, ROUNDS, SPARSITY, Axis, single_shot
-from .rows import TITLES, by_seed, column, dense_by_seed, metric_of, spread
+from .cells import NO_PATH, ROUNDS, SPARSITY, SweepAxis, single_shot
+from .rows import TITLES, by_seed, column, dense_by_seed, metric_of, sample_deviation
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: Axis = SPARSITY, where: str = "") -> str:
-    """mean ± deviation over seeds, methods x values; with the seconds of pruning beside it, if the axis is timed."""
+def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: SweepAxis = SPARSITY, where: str = "") -> str:
+    """mean ± deviation over seeds, methods x values; with the seconds of pruning if the axis is timed."""
     found, dense = by_seed(rows, axis), dense_by_seed(rows)
     values = sorted({line[axis.key] for line in rows})
     most = len({line["seed"] for line in rows})
@@ -21,7 +21,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: Axis = SPARSIT
     taken = column(rows, "pruning_seconds", axis) if axis.timed else {}
 
     def shown(values: Sequence[float]) -> str:
-        return f"{mean(values):.2f} ± {spread(values):.2f}" if len(values) > 1 else f"{mean(values):.2f}"
+        return f"{mean(values):.2f} ± {sample_deviation(values):.2f}" if len(values) > 1 else f"{mean(values):.2f}"
 
     def entry(method: str, value: float) -> str:
         if axis is ROUNDS and single_shot(method) and value != 1:
@@ -48,8 +48,8 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: Axis = SPARSIT
     lines = [
         f"# {title}",
         "",
-        f"{_capital(TITLES[metric_of(rows)])} on the test set in %, {seeds}, {axis.said}; the best of each column in "
-        f"bold{'; (n=…) where fewer seeds are done' if fewer else ''}"
+        f"{_capital(TITLES[metric_of(rows)])} on the test set in %, {seeds}, {axis.description}; the best of each "
+        f"column in bold{'; (n=…) where fewer seeds are done' if fewer else ''}"
         f"{f'; collapsed: {NO_PATH}, so there was nothing to train' if lost else ''}.",
         "",
     ]
@@ -72,8 +72,8 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: Axis = SPARSIT
     return "\n".join([*lines, *_overlap_table(rows, axis, values)]) + "\n"
 
 
-def _overlap_table(rows: Sequence[Mapping[str, Any]], axis: Axis, values: Sequence[float]) -> list[str]:
-    """How far the value changes the mask; of methods that have more than one."""
+def _overlap_table(rows: Sequence[Mapping[str, Any]], axis: SweepAxis, values: Sequence[float]) -> list[str]:
+    """How far the value changes the mask, for methods with more than one value."""
     found = {method: at for method, at in column(rows, "overlap", axis).items() if len(at) > 1}
     if not found:
         return []

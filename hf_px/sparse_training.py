@@ -1,0 +1,236 @@
+"""Zeros stay zero: θ ← θ ⊙ M, g ← g ⊙ M, state ← state ⊙ M, now and around every step of the optimizer.
+
+Masked gradients alone are not enough: momentum from before the pruning moves a weight whose gradient is zero.
+Masked weights alone are not enough either: the gradients of what is gone would count in the norm that clipping sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .core.errors import UnsupportedModelError
+from .core.mask import Mask
+
+
+def keep_zeros(model: nn.Module, mask: Mask, optimizer: Optimizer, *, ema: nn.Module | None = None) -> Keeper:
+    """θ ← θ ⊙ M, g ← g ⊙ M, state ← state ⊙ M: at once, and from here on, until `remove()`.
+
+    model      bare, or inside DDP or torch.compile
+    optimizer  any torch optimizer, also as accelerate prepared it; call once for each if there are several.
+               State in the shape of its weight is masked, if it is floating point: a code of 0 in an 8-bit state
+               need not mean zero
+    ema        a copy of the model, timm's ModelEmaV2 / V3 or torch's AveragedModel, where one exists already;
+               one that is made later starts with the zeros
+
+    Call it again with a tighter mask at will: what any mask has pruned stays pruned.
+    """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"keep_zeros(model, mask, optimizer): a Mask, not a {type(mask).__name__}")
+    optimizer = _real(optimizer)
+    weights = _weights(model, mask)
+    averages = {} if ema is None else _weights(ema, mask)
+    trainable = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    _check_held(optimizer, trainable)
+
+    zeros: dict[Tensor, _Zeros] = {}  # by tensor: one that has two names is pruned where either of them says so
+    for name, weight in weights.items():
+        zeros.setdefault(weight, _Zeros(weight)).add_(~mask.bits[name])
+    return Keeper(optimizer, weights, zeros, [(average, zeros[weights[name]]) for name, average in averages.items()])
+
+
+class Keeper:
+    """What `keep_zeros` set up. `remove()` ends it, and so does leaving a `with` block."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        weights: Mapping[str, Tensor],
+        zeros: Mapping[Tensor, _Zeros],
+        averages: Iterable[tuple[Tensor, _Zeros]],
+    ) -> None:
+        self._optimizer = optimizer
+        self._zeros = zeros
+        held = _held(optimizer)
+        self._held = {name: weight for name, weight in weights.items() if weight in held}
+        self._averages = list(averages)
+        self._mask_grads_()
+        self._mask_weights_()
+        self._mask_state_()
+        self._handles = [
+            # on the tensor and out of place: DDP sends gradients off, without waiting, once they have accumulated
+            *(weight.register_hook(zero.masked) for weight, zero in zeros.items() if weight.requires_grad),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_load_state_dict_post_hook(self._after_load),
+        ]
+
+    def remove(self) -> None:
+        """From now on the optimizer does as it likes; what is zero stays so until it moves."""
+        for handle in self._handles:
+            handle.remove()
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def _before_step(self, *_: Any) -> None:
+        _check_held(self._optimizer, self._held)  # else a wrapper that replaced the parameters would undo us unseen
+        self._mask_grads_()  # written by hand, or the mean of processes of which one has no hook
+
+    def _after_step(self, *_: Any) -> None:
+        self._mask_weights_()
+        self._mask_state_()  # Muon and its kin mix the entries of a matrix; some optimizers add noise
+
+    def _after_load(self, *_: Any) -> None:
+        self._mask_state_()
+
+    @torch.no_grad()
+    def _mask_weights_(self) -> None:
+        for weight, zero in self._zeros.items():
+            zero.follow_(weight)
+            zero.mask_(weight)
+        for average, zero in self._averages:
+            zero.mask_(average)
+
+    @torch.no_grad()
+    def _mask_grads_(self) -> None:
+        for weight, zero in self._zeros.items():
+            if weight.grad is not None:
+                zero.mask_(weight.grad)
+
+    @torch.no_grad()
+    def _mask_state_(self) -> None:
+        for weight, zero in self._zeros.items():
+            for value in self._optimizer.state.get(weight, {}).values():
+                # a scalar counts steps, also where the weight is a scalar too; 8-bit codes are not for us to write
+                if isinstance(value, Tensor) and value.shape == weight.shape != () and value.dtype.is_floating_point:
+                    zero.mask_(value)
+
+
+def violations(weights: Mapping[str, Tensor], mask: Mask) -> dict[str, int]:
+    """{tensor name: Σ [θ ≠ 0 where M = 0]} of tensors where pruned entries are not zero; nan is not zero."""
+    found = {}
+    for name, bits in mask.bits.items():
+        if name not in weights:
+            raise ValueError(f"{name}: in the mask, but not among the weights; are they another model's?")
+        weight = weights[name]
+        if weight.shape != bits.shape:
+            raise ValueError(f"{name}: mask is {tuple(bits.shape)}, weight is {tuple(weight.shape)}")
+        count = int(torch.count_nonzero(weight.detach().masked_fill(bits.to(weight.device), 0)))
+        if count:
+            found[name] = count
+    return found
+
+
+class _Zeros:
+    """Where one weight is pruned. Never a product: nan · 0 is nan, and -1 · 0 is -0.0."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.pruned = torch.zeros_like(weight, dtype=torch.bool)
+        self._kept: Tensor | None = None  # where it is not, in a flat tensor
+
+    def add_(self, pruned: Tensor) -> None:
+        self.pruned |= pruned.to(self.pruned.device)
+        self._kept = None
+
+    def follow_(self, weight: Tensor) -> None:
+        """`model.to(device)` moves the weights and tells nobody."""
+        if self.pruned.device != weight.device:
+            self.pruned, self._kept = self.pruned.to(weight.device), None  # else the places would be sent at every step
+
+    def mask_(self, tensor: Tensor) -> None:
+        pruned = self.pruned.to(tensor.device)
+        if tensor.is_sparse:  # the gradient of nn.Embedding(sparse=True): only rows that were looked up
+            tensor, pruned = tensor._values(), pruned[tuple(tensor._indices())]
+        elif tensor.is_contiguous() and len(kept := self._where_kept().to(tensor.device)) < tensor.numel() / 8:
+            # few are kept: to clear all and put those back is quicker than masked_fill
+            flat = tensor.view(-1)
+            values = flat[kept]
+            flat.zero_()
+            flat[kept] = values
+            return
+        tensor.masked_fill_(pruned, 0)
+
+    def _where_kept(self) -> Tensor:
+        if self._kept is None:
+            self._kept = (~self.pruned).reshape(-1).nonzero().reshape(-1)
+        return self._kept
+
+    def masked(self, grad: Tensor) -> Tensor:
+        if grad.is_sparse:
+            grad = grad.clone()
+            self.mask_(grad)
+            return grad
+        return grad.masked_fill(self.pruned.to(grad.device), 0)
+
+
+def _weights(model: nn.Module, mask: Mask) -> dict[str, Tensor]:
+    """The tensors that the mask names, in the model or in what it wraps; whole tensors, not shards."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, not {type(model).__name__}")
+    if dist.is_available() and dist.is_initialized():  # nothing is sharded without processes
+        _check_whole(model)
+    return mask.tensors_of(bare(model, mask))
+
+
+def bare(model: nn.Module, mask: Mask) -> nn.Module:
+    """The module that the mask names the tensors of: the model, or what DDP, torch.compile or an average wraps."""
+    inner: nn.Module | None = model
+    while inner is not None:
+        if mask.bits.keys() <= dict(inner.named_parameters(remove_duplicate=False)).keys():
+            return inner
+        children = dict(inner.named_children())
+        inner = children.get("_orig_mod", children.get("module"))  # torch.compile; DDP and averages
+    return model
+
+
+def _check_whole(model: nn.Module) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import DTensor
+
+    flat = [name for name, module in model.named_modules() if isinstance(module, FullyShardedDataParallel)]
+    sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    for name in flat + sharded:
+        raise UnsupportedModelError(
+            f"{name or type(model).__name__}: in shards (FSDP or DTensor), and a mask fits whole tensors only; "
+            "train with DDP instead"
+        )
+
+
+def _real(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that has the state and runs hooks, inside wrappers that skip Optimizer.__init__.
+
+    accelerate's AcceleratedOptimizer is one, timm's Lookahead another: hooks on them may be taken and never called.
+    """
+    found: Any = optimizer
+    while isinstance(found, Optimizer) and "_optimizer_load_state_dict_post_hooks" not in vars(found):
+        found = next((value for value in vars(found).values() if isinstance(value, Optimizer)), None)
+    if not isinstance(found, Optimizer):
+        raise TypeError(
+            f"optimizer: a {type(optimizer).__name__} neither is nor wraps a torch.optim.Optimizer; "
+            "if there are several optimizers, call keep_zeros once for each"
+        )
+    return found
+
+
+def _held(optimizer: Optimizer) -> set[Tensor]:
+    return {weight for group in optimizer.param_groups for weight in group["params"]}
+
+
+def _check_held(optimizer: Optimizer, weights: Mapping[str, Tensor]) -> None:
+    if weights and _held(optimizer).isdisjoint(weights.values()):
+        raise ValueError(
+            f"{next(iter(weights))}: the optimizer holds neither this tensor nor any other of the mask; "
+            "build it from this model's parameters, after anything that replaces them, and call keep_zeros then"
+        )

@@ -1,0 +1,97 @@
+"""Where a ticket comes from: base, scorer, settings, measured results, command and versions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from ..core.errors import TicketError
+from ..core.shareable import shareable
+from ..core.versions import versions
+from .ticket_file import canonical_json
+
+RESULT_KEYS = {"dataset", "metric", "value", "dense", "split", "task", "dataset_name", "dataset_config", "note"}
+RESULT_KEYS |= {"by_class", "dense_by_class"}
+
+
+def provenance(
+    base: str | None,
+    base_revision: str | None,
+    license: str | None,
+    scorer: str | None,
+    settings: Mapping[str, Any] | None,
+    results: Iterable[Mapping[str, Any]],
+    command: str | None,
+) -> dict[str, Any]:
+    """The `ticket` object of a ticket file's header, without local paths."""
+    if not isinstance(settings or {}, Mapping) or not all(isinstance(key, str) for key in settings or {}):
+        raise TypeError(f"`settings`: expected a dict with string keys, got {settings!r:.100}")
+    if isinstance(results, (str, Mapping)) or not all(isinstance(result, Mapping) for result in results):
+        raise TypeError(f"`results`: expected a list of dicts with dataset, metric and value, got {results!r:.100}")
+    if base is not None:
+        _check_base(base)
+    record = {
+        "base": base,
+        "base_revision": base_revision,
+        "license": license,
+        "scorer": scorer,
+        "settings": dict(settings or {}),
+        "results": [check_result(result) for result in results],
+        "command": command,
+        "versions": versions("huggingface-hub"),
+    }
+    try:
+        return json.loads(canonical_json(shareable({key: value for key, value in record.items() if value})))
+    except (TypeError, ValueError) as error:
+        raise TicketError(f"`settings` and `results` hold numbers, strings and lists of them: {error}") from error
+
+
+def _check_base(base: Any) -> None:
+    try:
+        validate_repo_id(base)
+        valid = base.count("/") == 1 and not Path(base).is_absolute()
+    except (HFValidationError, TypeError):
+        valid = False
+    if not valid:
+        raise TicketError(f"`base`: {base!r:.100} is not owner/name on the Hub; omit it for local or random weights")
+
+
+def check_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Check one measurement and drop its empty entries."""
+    if unknown := sorted(result.keys() - RESULT_KEYS):
+        raise TicketError(f"`results`: unknown key {unknown[0]!r}; a result has {', '.join(sorted(RESULT_KEYS))}")
+    if missing := [key for key in ("dataset", "metric", "value") if result.get(key) is None]:
+        raise TicketError(f"`results`: {missing[0]} is missing; a result has at least dataset, metric and value")
+    for key in ("value", "dense"):
+        number = result.get(key)
+        if number is not None and not _is_finite(number):
+            raise TicketError(f"`results`: {key} is {number!r}, not a finite number")
+    check_by_class(result)
+    return {key: value for key, value in result.items() if value is not None}
+
+
+def check_by_class(result: Mapping[str, Any]) -> None:
+    """Check by_class and dense_by_class: {class: value, or None if the test set has none of it}."""
+    by_class = result.get("by_class")
+    for key in ("by_class", "dense_by_class"):
+        values = result.get(key)
+        if values is None:
+            continue
+        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+            raise TicketError(f"`results`: {key} is {values!r:.100}, not a dict of class names to numbers")
+        if odd := [name for name, value in values.items() if not (value is None or _is_finite(value))]:
+            raise TicketError(
+                f"`results`: {key} has {values[odd[0]]!r:.100} for {odd[0]!r:.100}; expected a finite number or None"
+            )
+        if not isinstance(by_class, Mapping) or values.keys() != by_class.keys():
+            raise TicketError(f"`results`: {key} has other classes than by_class; give both the same")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,188 @@
+"""Save and push a ticket: a snapshot of the live model, checked in full before the first file is written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from huggingface_hub import HfApi
+from torch import Tensor, nn
+
+from .. import __version__
+from ..analysis.summary import summary
+from ..core.errors import TicketError
+from ..core.files import write_atomic
+from ..core.mask import Mask
+from ..models.remote import Source, disk_error, hub_errors, is_commit
+from ..sparse_training import violations
+from .card import CARD, is_generated
+from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .ticket_file import DENSE, PACKED, Contents
+from .transformers_quantizer import checkpoint_names
+
+if TYPE_CHECKING:
+    from .ticket import Ticket
+
+
+def save_ticket(ticket: Ticket, directory: str | os.PathLike[str], layout: str, files: Mapping[str, bytes]) -> None:
+    if not os.fspath(directory):
+        raise TicketError("`directory` is empty; '.' is the current one")
+    directory = Path(directory).expanduser()
+    contents = checked_contents(ticket, layout)
+    if directory.exists() and not directory.is_dir():
+        raise TicketError(f"{directory}: is a file; name a directory")
+    check_overwrite(directory, layout)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():  # before the card, which shows predictions.png if it exists
+            write_atomic(directory / name, data)
+        write_ticket(directory, contents, layout)
+    except OSError as error:
+        raise disk_error(error, directory) from error
+
+
+def push_ticket(
+    ticket: Ticket,
+    repo_id: str,
+    *,
+    private: bool | None,
+    layout: str,
+    token: str | bool | None,
+    revision: str | None,
+    commit_message: str | None,
+    files: Mapping[str, bytes],
+) -> str:
+    """Create the repo if needed and upload the ticket in one commit; returns the commit's URL."""
+    contents = checked_contents(ticket, layout)
+    if Path(repo_id).is_dir():
+        raise TicketError(f"{repo_id}: is a local directory; use save_pretrained for it, a repo is owner/name")
+    if repo_id.count("/") != 1:
+        raise TicketError(f"{repo_id}: not the name of a repo, which is owner/name")
+    Source.of(repo_id)
+    api = HfApi(token=token, library_name="hf_px", library_version=__version__)
+    with hub_errors(repo_id, revision):
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        if private and not api.model_info(repo_id).private:
+            raise TicketError(f"{repo_id}: exists and is public; make it private in its settings, or push elsewhere")
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
+        try:
+            for name, data in files.items():  # before the card, which shows predictions.png if it exists
+                (Path(folder) / name).write_bytes(data)
+            write_ticket(Path(folder), contents, layout, repo_id)
+        except OSError as error:
+            raise disk_error(error) from error
+        if _has_edited_card(api, repo_id, revision):
+            warnings.warn(f"{repo_id} has a card that was edited by hand; it is left unchanged", stacklevel=3)
+            (Path(folder) / CARD).unlink()
+        with hub_errors(repo_id, revision):
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=folder,
+                revision=revision,
+                delete_patterns=[name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]],
+                commit_message=commit_message or f"Add a ticket: {ticket.mask.sparsity:.2%} sparse",
+            )
+    return str(commit.commit_url)
+
+
+def _has_edited_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
+    with hub_errors(repo_id, revision):
+        commit = api.model_info(repo_id, revision=revision).sha
+    # by commit: while the Hub has an outage, the cache would answer for a branch with an older card
+    path = Source(repo_id, commit, api.token).file(CARD)
+    return path is not None and not is_generated(path)
+
+
+def checked_contents(ticket: Ticket, layout: str) -> Contents:
+    """The ticket's contents; raises for everything that would make a wrong ticket, before any file is written."""
+    if layout not in get_args(Layout):
+        raise ValueError(f"`layout` {layout!r}: choose one of {', '.join(get_args(Layout))}")
+    contents = ticket.contents if ticket.contents is not None else snapshot(ticket)
+    if layout == "mask-only":
+        _check_mask_only(contents)
+    elif contents.tensors is None:
+        loaded = type(ticket)(ticket.to_model(), ticket.mask, model_args=contents.model.get("model_args"))
+        contents = snapshot(loaded, contents.ticket)
+    if contents.tensors is not None:
+        for name, count in violations(contents.tensors, contents.mask).items():
+            raise TicketError(
+                f"{name}: {count:,} pruned weights are not zero; call mask.apply_(model), and "
+                "hf_px.keep_zeros(model, mask, optimizer) before training"
+            )
+    return contents
+
+
+def _check_mask_only(contents: Contents) -> None:
+    base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
+    if not isinstance(base, str) or base.count("/") != 1:
+        raise TicketError("mask-only stores no weights: give `base`, the Hub id (owner/name) that has them")
+    if not is_commit(revision):
+        raise TicketError(
+            f"mask-only needs `base_revision`, a commit, because branches move: "
+            f"huggingface_hub.model_info({base!r}).sha is the current one"
+        )
+    if contents.tensors is not None:
+        warnings.warn(
+            f"mask-only: the weights are not saved; loading this ticket gives those of {base} at {revision[:8]}, "
+            "without any training since",
+            stacklevel=5,
+        )
+
+
+def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Contents:
+    """Contents of the live model as it is now; `provenance` replaces the ticket's own."""
+    model, mask = ticket.to_model(), ticket.mask
+    names = checkpoint_names(model)
+    state = model.state_dict()
+    tied_to = _tied(state, mask)
+    bits: dict[str, Tensor] = {}
+    for own, b in mask.bits.items():
+        name = names[tied_to.get(own, own)]
+        if name in bits and not torch.equal(bits[name], b.cpu()):
+            raise TicketError(f"{own}: the same tensor as {name}, with another mask; give both the same")
+        bits[name] = b.cpu()
+    file_mask = Mask(bits)
+    origin = ticket.provenance | {"sparsity": _sparsity(model, mask)} if provenance is None else dict(provenance)
+    return Contents(
+        weights="packed",
+        tensors={names[own]: tensor for own, tensor in state.items() if own not in tied_to},
+        model=ticket.model_record(),
+        ticket=origin,
+        make_mask=lambda: file_mask,
+        tied={names[alias]: names[own] for alias, own in tied_to.items()},
+        renamed={name: own for own, name in names.items() if name != own},
+        aliases=tuple(names[own] for own in mask.bits if own in tied_to),
+    )
+
+
+def _tied(state: Mapping[str, Tensor], mask: Mask) -> dict[str, str]:
+    """{alias: name} of tensors with several names: `name` is the first in the mask, or else the first of all."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, tensor in state.items():
+        if tensor.numel():
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            groups.setdefault(key, []).append(name)
+    tied: dict[str, str] = {}
+    for names in groups.values():
+        stored = next((name for name in names if name in mask.bits), names[0])
+        tied |= {name: stored for name in names if name != stored}
+    return tied
+
+
+def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:
+    sparsity: dict[str, Any] = {"nominal": mask.sparsity, "kept": mask.kept, "total": mask.total}
+    try:
+        table = summary(model, mask)
+    except Exception as error:  # the effective sparsity is optional: a model may fail on its own declared input
+        warnings.warn(f"effective sparsity is unknown: the model did not run ({error})", stacklevel=2)
+        return sparsity
+    if table.effective_sparsity is not None:
+        sparsity |= {"effective": table.effective_sparsity, "dead": table.dead, "collapsed": table.collapsed}
+    return sparsity

@@ -1,0 +1,120 @@
+"""From the contents of a ticket file to a module: built by its record, filled with θ ⊙ M, in eval mode."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.modeling_utils import PreTrainedModel
+
+from ..core.errors import HfPxError, TicketError
+from ..core.mask import Mask
+from ..models import architecture
+from ..models.remote import Source, is_commit
+from ..sparse_training import violations
+from .ticket_file import Contents
+from .transformers_quantizer import attach_
+
+
+@contextmanager
+def naming_file(contents: Contents) -> Iterator[None]:
+    """Add the file's path to a TicketError that does not name it."""
+    try:
+        yield
+    except TicketError as error:
+        if contents.path in str(error):
+            raise
+        raise TicketError(f"{contents.path}: {error}") from error
+
+
+def mask_for(mask: Mask, model: nn.Module) -> Mask:
+    """The mask without tensors whose shape differs in the model: a new head is not pruned."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    return Mask({name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape})
+
+
+def fill_(model: nn.Module, contents: Contents) -> nn.Module:
+    """Load the ticket's weights, if it holds any, and its mask into a module of the user's own."""
+    try:
+        if contents.tensors is not None:
+            model.load_state_dict(contents.state_dict())
+        return contents.model_mask().apply_(model)
+    except (RuntimeError, ValueError) as error:
+        raise TicketError(f"the ticket does not fit this {type(model).__name__}: {error}") from error
+
+
+def build_from_contents(contents: Contents, num_classes: int | None) -> nn.Module:
+    """The module of a ticket that holds its weights."""
+    if contents.weights == "dense":  # in a packed file pruned weights are zero by construction
+        for name, count in violations(contents.tensors or {}, contents.mask).items():
+            raise TicketError(f"{name}: {count:,} pruned weights are not zero; the file is damaged")
+    state = contents.state_dict()
+    new_head = architecture.new_head(contents.model, state, num_classes)
+    if not new_head and not contents.tied:
+        return _with_mask(architecture.filled(contents.model, state), contents)
+    model = architecture.build(contents.model, num_classes)
+    architecture.check_kinds(model, state)
+    # copied, not assigned: assigning would untie tied tensors
+    model.to(next((t.dtype for t in state.values() if t.is_floating_point()), torch.float32))
+    fresh = model.state_dict()
+    model.load_state_dict(state | {name: fresh[name] for name in new_head})
+    _warn_new_head(new_head, num_classes)
+    return _with_mask(model, contents)
+
+
+def build_from_base(contents: Contents, num_classes: int | None, download: Mapping[str, Any]) -> nn.Module:
+    """The module of a mask-only ticket: weights of its base at the recorded commit, with the mask applied.
+
+    `download` holds the arguments of Source: token, cache_dir, local_files_only.
+    """
+    from .base_weights import load_base
+
+    base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
+    if not isinstance(base, str) or not is_commit(revision):
+        raise TicketError("a mask without weights that names no base model to take them from; the file is damaged")
+    mask = contents.model_mask()
+    # the untrusted record is checked before anything is downloaded; a model has more tensors than its mask
+    expected = architecture.shapes(contents.model, num_classes, tensors=10 * len(mask.bits))
+    for name in mask.bits:
+        if name not in expected:
+            raise TicketError(f"{name}: has a mask, but the architecture has no such tensor; is it for another one?")
+    weights = f"the weights of this ticket are those of {base} at commit {revision}"
+    try:
+        source = Source.of(base, revision=revision, **download)
+        model, new_head = load_base(contents.model, source, num_classes)
+    except HfPxError as error:
+        raise TicketError(f"{weights}, which are not available: {error}") from error
+    except Exception as error:  # timm and transformers may raise anything on files from the Hub
+        raise TicketError(f"{weights}, which cannot be loaded: {error}") from error
+    _warn_new_head(new_head, num_classes)
+    fitting = mask_for(mask, model)
+    if misfits := sorted(mask.bits.keys() - fitting.bits.keys() - set(new_head)):
+        raise TicketError(f"{misfits[0]}: the mask does not fit {base}; is the ticket for another architecture?")
+    try:
+        fitting.apply_(model)
+    except ValueError as error:
+        raise TicketError(f"{base} is not the base of this ticket: {error}") from error
+    return _with_mask(model, contents)
+
+
+def _with_mask(model: nn.Module, contents: Contents) -> nn.Module:
+    """Attach the mask to a transformers model, so that its own save_pretrained keeps it."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    if odd := [name for name in contents.masked_names() if name not in own]:
+        raise TicketError(f"{odd[0]}: has a mask, but is not a parameter of the model; the file is damaged")
+    if isinstance(model, PreTrainedModel):
+        attach_(model, mask_for(contents.model_mask(), model), contents.ticket)
+    return model
+
+
+def _warn_new_head(names: list[str], num_classes: int | None) -> None:
+    if names:
+        warnings.warn(
+            f"{', '.join(names)} newly initialised for {num_classes} classes: train the head before use; it is not "
+            "pruned, and ticket.mask_for(model) is the mask of the other tensors",
+            stacklevel=4,
+        )

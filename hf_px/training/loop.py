@@ -1,0 +1,209 @@
+"""TrainingLoop: everything around the loop of a recipe, which itself stays in the recipe.
+
+    for x, y in loop:                                   # learning rate, bar, checkpoints and tests happen in here
+        with loop.accumulate():
+            loop.backward(loop.loss(output_tensor(loop.model(x)), y))
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+
+It continues from the newest checkpoint, keeps pruned weights at zero, tests at the end of an epoch and saves what a
+resume needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from tqdm.auto import tqdm
+
+from ..core.forward import output_tensor
+from ..core.mask import Mask
+from ..core.processes import initialized
+from ..sparse_training import keep_zeros
+from .checkpoint import Checkpoints, load_, state_of
+from .config import TrainingOptions
+from .losses import EpochLoss, distillation_loss, part_weights
+from .plan import learning_rate, loader, step_seed
+from .run_directory import agreed
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+
+
+class TrainingLoop:
+    """Train from step `start` to `stop`, or from the newest checkpoint; with a mask, pruned weights stay zero.
+
+    `model` is the model to call, wrapped by accelerate; `trained` is the bare one to evaluate and save: the model
+    itself, or the moving average of its weights.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        name: str,
+        model: nn.Module,
+        mask: Mask | None = None,
+        teacher: nn.Module | None = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        self._experiment, self._name, self._bare, self._teacher = experiment, name, model, teacher
+        self._options, self._plan, self._accelerator = experiment.training, experiment.plan, experiment.accelerator
+        self._stop = self._plan.steps if stop is None else stop
+        accelerator, options = self._accelerator, self._options
+        model.to(accelerator.device)
+        optimizer = make_optimizer(model, options)
+        self._ema = ModelEmaV3(model, decay=options.ema_decay) if options.ema_decay else None
+        self.trained: nn.Module = model if self._ema is None else self._ema.module
+        # a wrapper and not model.compile(): the model that is evaluated, copied and saved stays as it was
+        self.model, self.optimizer = accelerator.prepare(torch.compile(model) if options.compile else model, optimizer)
+        if mask is not None:
+            keep_zeros(self.model, mask, self.optimizer, ema=self._ema)
+        _load_scaler_(accelerator, experiment.fresh_scaler)  # every model starts with a fresh loss scale
+        self._checkpoints = Checkpoints(experiment.run.checkpoints, name, experiment.output.keep_checkpoints)
+        self._step, self._epoch_loss = start, EpochLoss(accelerator, self._plan)
+        self._history: list[dict[str, Any]] = []
+        self._weight = 1.0  # of the part that is being trained on
+        self._x: Tensor | None = None
+        self._load_newest()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(images, targets) of every part of every step, on the device."""
+        plan, accelerator, seed = self._plan, self._accelerator, self._experiment.seed
+        rank, workers = accelerator.process_index, self._experiment.workers
+        batches = loader(plan, self._experiment.train_images, start=self._step, rank=rank, workers=workers)
+        hidden = not accelerator.is_main_process
+        with tqdm(
+            total=self._stop, initial=self._step, desc=f"training, {self._name}", unit="step", disable=hidden
+        ) as bar:
+            while self._step < self._stop:
+                self._bare.train()
+                self._set_lr_()
+                parts = [next(batches) for _ in range(plan.accumulation)]
+                weights = part_weights(accelerator, plan, self._step, [y for _, y in parts])
+                for part, (x, y) in enumerate(parts):
+                    x, y = (tensor.to(accelerator.device, non_blocking=True) for tensor in (x, y))
+                    torch.manual_seed(step_seed(seed, self._step, part, rank))  # for dropout and drop path
+                    self._weight, self._x = weights[part], x
+                    yield x, y
+                if self._ema is not None:
+                    self._ema.update(self._bare)
+                self._step += 1
+                bar.update()
+                self._end_step(bar)
+
+    def accumulate(self) -> AbstractContextManager[Any]:
+        return self._accelerator.accumulate(self.model)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy, mixed with distillation if there is a teacher; weighted so that every example counts alike."""
+        options = self._options
+        loss = distillation_loss(
+            logits, targets, self._teacher_logits(),
+            weight=options.distill, temperature=options.distill_temperature, smoothing=options.label_smoothing,
+        )  # fmt: skip
+        loss = loss * self._weight
+        self._epoch_loss.add(loss)
+        return loss
+
+    @torch.no_grad()
+    def _teacher_logits(self) -> Tensor | None:
+        if self._teacher is None:
+            return None
+        with self._accelerator.autocast():
+            return output_tensor(self._teacher(self._x))
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients, clipped if asked for."""
+        self._accelerator.backward(loss)
+        if self._options.grad_clip and self._accelerator.sync_gradients:
+            self._accelerator.clip_grad_norm_(self.model.parameters(), self._options.grad_clip)
+
+    def finish(self) -> nn.Module:
+        """The trained model, without what accelerate wrapped around it."""
+        self._experiment.run.results["history"][self._name] = self._history
+        inner = self._accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        inner = getattr(inner, "_orig_mod", inner)
+        # accelerate leaves these attributes behind: `forward` hides the method of the class, and a model marked as
+        # prepared would not be prepared again, so that a second training would run in full precision
+        for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
+            vars(inner).pop(name, None)
+        self._accelerator.free_memory()
+        return self.trained
+
+    def _load_newest(self) -> None:
+        if (found := self._checkpoints.newest()) is not None:
+            load_(found, self._bare, self.optimizer, self.trained if self._ema else None)
+            self._step, self._history = found.step, found.notes["history"]
+            self._epoch_loss.load_(found.tensors["train_loss"])
+            _load_scaler_(self._accelerator, found.notes["scaler"])
+            self._experiment.print(f"{self._name}: continues after step {self._step} of {self._stop}")
+        agreed(self._accelerator, f"{self._name}: the last step", self._step)
+
+    def _set_lr_(self) -> None:
+        options = self._options
+        self._lr = learning_rate(
+            self._step / self._plan.steps_per_epoch, lr=options.lr, epochs=options.epochs,
+            schedule=options.lr_schedule or "cosine", drops=options.lr_drops, factor=options.lr_drop_factor,
+            warmup=options.warmup_epochs,
+        )  # fmt: skip
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr
+
+    def _end_step(self, bar: Any) -> None:
+        """At the end of an epoch: test and write down. At a checkpoint: save all that a resume needs."""
+        output, plan, step = self._experiment.output, self._plan, self._step
+        epoch, rest = divmod(step, plan.steps_per_epoch)
+        saving = rest == 0 or step == self._stop or step % (output.checkpoint_steps or plan.steps) == 0
+        if saving:
+            self._epoch_loss.gather_()
+        if rest == 0:
+            sync_buffers_(self._bare, self.trained)
+            row = {"epoch": epoch, "lr": self._lr, "train_loss": self._epoch_loss.end(f"{self._name}, epoch {epoch}")}
+            if epoch % output.eval_epochs == 0 or step == plan.steps:
+                metrics = self._experiment.evaluate(self.trained)
+                row |= {f"test_{key}": value for key, value in metrics.items() if isinstance(value, float)}
+            self._history = [*self._history, row]
+            self._accelerator.log({f"{self._name}/{key}": value for key, value in row.items()}, step=epoch)
+            shown = ("train_loss", f"test_{self._experiment.task.headline}")
+            bar.set_postfix({key: f"{row[key]:.4g}" for key in shown if key in row})
+        if saving and self._accelerator.is_main_process:
+            tensors, notes = state_of(self._bare, self.optimizer, self.trained if self._ema else None)
+            notes |= {"history": self._history, "scaler": scaler_state(self._accelerator)}
+            self._checkpoints.save(step, tensors | {"train_loss": self._epoch_loss.total}, notes)
+
+
+def make_optimizer(model: nn.Module, options: TrainingOptions) -> Optimizer:
+    """SGD with or without Nesterov momentum, or AdamW; weight decay on every parameter, as in the paper."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    lr, momentum, decay = options.lr, options.momentum, options.weight_decay
+    if options.optimizer == "adamw":
+        return torch.optim.AdamW(weights, lr, betas=(momentum, 0.999), weight_decay=decay)
+    nesterov = options.optimizer == "nesterov"
+    return torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=decay, nesterov=nesterov)
+
+
+def sync_buffers_(*models: nn.Module) -> None:
+    """Copy rank 0's buffers to every process: BatchNorm statistics differ between them, and rank 0's are saved."""
+    if initialized():
+        for model in models:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+
+
+def scaler_state(accelerator: Any) -> dict[str, Any]:
+    """State of float16's loss scale; empty without one."""
+    return dict(accelerator.scaler.state_dict()) if accelerator.scaler is not None else {}
+
+
+def _load_scaler_(accelerator: Any, state: dict[str, Any]) -> None:
+    if accelerator.scaler is not None:
+        accelerator.scaler.load_state_dict(dict(state))

@@ -1,0 +1,342 @@
+"""recipes/sweep.py: killed, run again, with a cell that fails; its CSV, table and figure. Most cells are forked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from support.launching import (
+    REPO,
+    Server,
+    at_work_in,
+    cell_of,
+    command,
+    environment,
+    exists,
+    files,
+    recipe_module,
+    refusal,
+    results,
+    run_here,
+    small_digits,
+    until,
+)  # fmt: skip
+
+from hf_px.prune_config import DEFAULT_SCORER
+from hf_px.training.sweep import Cell, Sweep, as_csv, as_figure, as_table
+from hf_px.training.sweep.cells import check_method
+
+RECIPE = REPO / "recipes" / "sweep.py"
+GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "imp")]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    return recipe_module(RECIPE)
+
+
+class Place:
+    """A directory to sweep in, with its own data and cache."""
+
+    def __init__(self, folder: Path, recipe: ModuleType) -> None:
+        self.folder, self.recipe, self.sweep = folder, recipe, Sweep(folder / "out")
+        (folder / "small").mkdir()  # not "digits", which names the whole set
+        small_digits(folder / "small", train=96)
+
+    def words(self, *flags: Any, seeds: tuple[int, ...] = (0, 1), epochs: int = 2) -> list[str]:
+        words = ["--methods", "magnitude", "imp", "--sparsities", 0.8, "--seeds", *seeds, "--output_dir", "out", *flags]
+        words += ["--", "--data", "small", "--image_size", 8, "--epochs", epochs, "--batch_size", 32, "--lr", 0.05]
+        return [*map(str, words), "--rewind", "lr", "--rounds", "1", "--checkpoint_steps", "1"]  # --rewind: imp's alone
+
+    def run(self, *words: str) -> int:
+        return run_here(self.recipe, self.folder, *words)
+
+
+@pytest.fixture(scope="module")
+def place(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("sweep"), recipe)
+
+
+@pytest.fixture(scope="module")
+def killed(place: Place, server: Server) -> Iterator[int]:
+    """A sweep that was killed in its second cell, which lives on: it has stopped at a breath, and goes when told."""
+    begun = exists(place.sweep.path(GRID[1]) / "checkpoints", "ticket-*")
+
+    def stopped() -> bool:
+        if begun():
+            os.kill(cell_of(place.folder), signal.SIGSTOP)  # or it would be done before we have looked
+        return begun()
+
+    said = server.run(place.folder, *place.words(), recipe=RECIPE, kill=stopped)
+    cell = cell_of(place.folder)
+    assert begun(), said[-3000:]
+    yield cell
+    _end(place, GRID[1], [cell])
+
+
+def test_a_cell_that_outlives_its_sweep_is_left_alone(
+    place: Place, killed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third, fourth = GRID
+    assert place.run(*place.words("--dry_run")) == 0
+    said = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert said[first.name].startswith("finished, accuracy ") and said[second.name] == "running"
+    assert said[third.name] == said[fourth.name] == "to do"
+    assert place.sweep.start(second, ["false"]) is None  # never two processes on one cell
+
+    rows = list(csv.DictReader((place.folder / "out" / "results.csv").open()))  # written when the first was done
+    assert [(row["method"], row["seed"]) for row in rows] == [("magnitude", "0")]
+    _end(place, second, [killed])  # now it is killed too
+    assert place.sweep.state(second) == "unfinished"
+
+
+@pytest.fixture(scope="module")
+def failed(place: Place, server: Server, killed: int) -> tuple[dict[Path, tuple[int, int]], str]:
+    """(files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
+    _end(place, GRID[1], [killed])
+    before = _files(place, GRID[0])
+    server.run(place.folder, *_magnitude(place.words(seeds=(1,)), "0.9999", "0.8"), recipe=RECIPE, code=1)
+    return before, server.errors(place.folder)
+
+
+def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple[Any, str]) -> None:
+    _, said = failed
+    assert "magnitude-0.9999-s1 failed" in said and "no path from input to output is left" in said
+    assert "1 of 2 cells failed" in said and "Traceback" not in said
+    assert place.sweep.finished(GRID[2]) and not place.sweep.finished(Cell("magnitude", 0.9999, 1))
+
+
+@pytest.fixture(scope="module")
+def done(place: Place, server: Server, failed: tuple[dict[Path, tuple[int, int]], str]) -> dict[Path, tuple[int, int]]:
+    """The first command again, to the end; files of the cells that had been finished before."""
+    before = failed[0] | _files(place, GRID[2])
+    server.run(place.folder, *place.words(), recipe=RECIPE)
+    return before
+
+
+def test_what_was_begun_goes_on_and_what_was_finished_is_left_alone(place: Place, done: dict[Path, Any]) -> None:
+    assert all(place.sweep.finished(cell) for cell in GRID)
+    assert done == _files(place, GRID[0]) | _files(place, GRID[2])
+    assert re.search(r"ticket: continues after step \d+ of 6", place.sweep.log(GRID[1]).read_text())
+    assert "dense twin: cached in" in place.sweep.log(GRID[3]).read_text()  # the cells of a seed share it
+    assert results(place.sweep.path(GRID[1]))["settings"]["rewind"] == "lr"
+    now = files(place.folder / "out" / "cells")
+    assert place.run(*place.words()) == 0  # nothing left to do
+    assert now == files(place.folder / "out" / "cells")
+
+
+def test_the_csv_holds_what_each_run_has_told(place: Place, done: dict[Path, Any]) -> None:
+    rows = {(r["method"], int(r["seed"])): r for r in csv.DictReader((place.folder / "out" / "results.csv").open())}
+    assert set(rows) == {(cell.method, cell.seed) for cell in GRID}
+    for cell in GRID:
+        told, row = results(place.sweep.path(cell)), rows[cell.method, cell.seed]
+        for stage in ("dense", "pruned", "ticket"):
+            assert float(row[f"{stage}_accuracy"]) == told["results"][stage]["accuracy"]
+            assert float(row[f"{stage}_top_5_accuracy"]) == told["results"][stage]["top_5_accuracy"]
+        assert (row["model"], row["data"], float(row["sparsity"])) == ("resnet20", "small", 0.8)
+        assert float(row["true_sparsity"]) == 1 - int(row["kept"]) / int(row["total"])
+        assert int(row["kept"]) == round(0.2 * int(row["total"])) and row["mask_digest"] == told["mask"]["digest"]
+        assert int(row["bytes"]) == (place.sweep.path(cell) / "ticket.safetensors").stat().st_size
+        assert float(row["seconds"]) > 0
+
+
+def test_the_table_is_mean_and_deviation_of_the_csv(place: Place, done: dict[Path, Any]) -> None:
+    text = (place.folder / "out" / "table.md").read_text()
+    told = {cell: 100 * results(place.sweep.path(cell))["results"]["ticket"]["accuracy"] for cell in GRID}
+    for method in ("magnitude", "imp"):
+        values = [value for cell, value in told.items() if cell.method == method]
+        assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in _line(text, method)
+    svg = (place.folder / "out" / "accuracy.svg").read_text()
+    assert ">magnitude<" in svg and ">imp<" in svg and ">80 %<" in svg
+
+
+def test_other_settings_are_an_error_before_any_work(place: Place, done: dict[Path, Any]) -> None:
+    before = files(place.folder / "out")
+    with pytest.raises(ValueError, match=r"magnitude-0\.8-s0 was run with other settings: epochs was 2, now 3"):
+        place.run(*place.words(epochs=3))
+    assert before == files(place.folder / "out")
+
+
+# 13 s; a recipe is launched by accelerate in tests/recipes/test_hub_recipe.py too
+@pytest.mark.slow
+def test_launched_as_a_user_does(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By accelerate, whose exit code says that the cell has failed; and the last words are the recipe's."""
+    place = Place(tmp_path, recipe)
+    assert place.run(*_magnitude(place.words(seeds=(0,)), "0.9999")) == 1
+    said = capsys.readouterr().err
+    assert "magnitude-0.9999-s0 failed with exit code 1" in said and "1 of 1 cells failed" in said
+    assert said.index("prune_finetune: error: no path from input to output is left") < said.index("1 of 1")
+    assert "Traceback" not in said
+
+
+# what forked cells do and leave, and the lock they keep, is the same, and tested above; here a launcher stands between
+@pytest.mark.slow
+def test_launched_as_a_user_does_and_killed(recipe: ModuleType, tmp_path: Path) -> None:
+    place, cell = Place(tmp_path, recipe), GRID[1]
+    words = place.words(seeds=(0,))
+    words.remove("magnitude")
+    begun = exists(place.sweep.path(cell) / "checkpoints", "ticket-*")
+    with open(tmp_path / "sweep.log", "wb") as log:
+        run = subprocess.Popen(
+            command(*words, recipe=RECIPE), cwd=tmp_path, env=environment(tmp_path), stdout=log, stderr=log
+        )
+    try:
+        until(lambda: begun() or run.poll() is not None)
+        for pid in (left := [pid for pid in at_work_in(tmp_path) if pid != run.pid]):
+            os.kill(pid, signal.SIGSTOP)
+    finally:
+        run.kill()
+        run.wait()
+    assert begun() and len(left) == 2, (tmp_path / "sweep.log").read_text()[-3000:]  # accelerate's and the recipe's
+    assert place.sweep.state(cell) == "running" and place.sweep.start(cell, ["false"]) is None
+    os.kill(left[0], signal.SIGKILL)
+    until(lambda: at_work_in(tmp_path) == left[1:])
+    assert place.sweep.state(cell) == "running"  # as long as one of them lives
+    _end(place, cell, left[1:])
+    assert place.run(*words) == 0 and place.sweep.finished(cell)
+    assert re.search(r"ticket: continues after step \d+ of 6", place.sweep.log(cell).read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--methods", "pxx"], "did you mean px"),
+        (["--sparsities", "98.2"], "did you mean 0.982?"),
+        (["--sparsities", "1"], "outside [0, 1)"),
+        (["--seeds"], "--seeds: give at least one"),
+        (["--seeds", "-1"], "--seeds -1 is too small"),
+        (["--processes", "0"], "--processes 0 is too small"),
+        (["--", "--seed", "3"], "use --seeds"),
+        (["--", "--lr", "-1"], "--lr -1 must be positive"),
+        (["--", "--model", "resnet21"], "resnet20"),
+        (["--methods", "imp", "--", "--dense", "skip"], "the first round of IMP trains the dense model"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
+    ],
+)
+def test_bad_input(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--output_dir", "out", *words])
+    with refusal(re.escape(complaint)):
+        recipe.main()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_flag_that_no_recipe_here_knows(
+    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", "--methods", "px", "--", "--rewind", "lr"])  # imp's, and no imp here
+    with pytest.raises(SystemExit):
+        recipe.main()
+    assert "unrecognized arguments: --rewind" in capsys.readouterr().err
+
+
+def test_a_directory_with_other_files_is_refused(recipe: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ValueError, match=r"holds thesis\.tex, which no sweep wrote"):
+        Sweep(tmp_path).check([], lambda cell: {})
+
+
+def made_up(seeds: int = 3) -> list[dict[str, Any]]:
+    """Numbers, not runs: for the table's and the figure's form."""
+    draw = np.random.default_rng(0)
+    return [
+        {"method": method, "sparsity": s, "seed": seed, "ticket_accuracy": draw.random(), "dense_accuracy": 0.9}
+        for method in ("px", "snip")
+        for s in (0.36, 0.982)
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+def test_table_form() -> None:
+    rows = made_up()
+    text = as_table(rows[:-1], "net on data")  # snip at 98.2 % lacks a seed
+    assert "| dense: 90.00 ± 0.00 | 36 % | 98.2 % |" in text and "over 3 seeds" in text
+    assert _line(text, "snip").endswith("(n=2) |")
+    for column, s in ((1, 0.36), (2, 0.982)):
+        means = {m: np.mean([r["ticket_accuracy"] for r in rows[:-1] if (r["method"], r["sparsity"]) == (m, s)])
+                 for m in ("px", "snip")}  # fmt: skip
+        for method, value in means.items():
+            assert ("**" in _line(text, method).split("|")[column + 1]) == (value == max(means.values()))
+    assert "±" not in as_table(made_up(1), "net on data")
+
+
+def test_a_cell_without_a_dense_twin() -> None:
+    rows = [row | {"dense_accuracy": ""} for row in made_up()]
+    assert "| method | 36 % |" in as_table(rows, "net on data")
+    assert ">dense<" not in as_figure(rows, "net on data")
+
+
+def test_the_same_results_give_the_same_figure() -> None:
+    svg = as_figure(made_up(), "net on data")
+    assert svg == as_figure(made_up(), "net on data")
+    for word in ("px", "snip", "dense", "36 %", "98.2 %"):
+        assert f">{word}<" in svg
+
+
+def test_csv_quotes_what_needs_it() -> None:
+    row = dict.fromkeys(as_csv([]).strip().split(","), "a,b")
+    assert next(csv.DictReader(as_csv([row]).splitlines())) == row
+
+
+def _line(table: str, method: str) -> str:
+    return next(line for line in table.splitlines() if line.startswith(f"| {method} |"))
+
+
+def _magnitude(words: list[str], *sparsities: str) -> list[str]:
+    """The same sweep, of this method alone and at these sparsities."""
+    where = words.index("--seeds")
+    words = ["--methods", "magnitude", "--sparsities", *sparsities, *words[where:]]
+    return [word for word in words if word not in ("--rewind", "lr")]
+
+
+def _files(place: Place, cell: Cell) -> dict[Path, tuple[int, int]]:
+    """A cell's, and its log: a run of what is finished says so there, though it changes nothing else."""
+    log = place.sweep.log(cell)
+    return files(place.sweep.path(cell)) | {log: files(log.parent)[log]}
+
+
+def _end(place: Place, cell: Cell, processes: list[int]) -> None:
+    for pid in {*processes} & {*at_work_in(place.folder)}:  # also where the lock is lost: a test must leave none behind
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
+
+
+def test_a_norm_makes_a_method_of_its_own(tmp_path: Path) -> None:
+    cells = [Cell("px", 0.9, 0), Cell("px:batch", 0.9, 0), Cell("px:running", 0.9, 0), Cell("px-path", 0.9, 0)]
+    assert [cell.name for cell in cells] == ["px-0.9-s0", "px-batch-0.9-s0", "px-running-0.9-s0", "px-path-0.9-s0"]
+    assert cells[2].flags[:4] == ["--scorer", "px", "--norm", "running"] and "--norm" not in cells[0].flags
+    sweep = Sweep(tmp_path)
+    for cell, norm in zip(cells, ("batch", "batch", "running", "batch")):
+        told = {"scorer": cell.flags[1], "norm": norm, "sparsity": 0.9, "seed": 0}  # as a run writes them
+        sweep.path(cell).mkdir(parents=True)
+        (sweep.path(cell) / "results.json").write_text(json.dumps({"settings": told}))
+    assert set(sweep.found()) == set(cells)
+
+
+def test_a_norm_that_a_method_has_not() -> None:
+    for method, said in {
+        "px:runing": "px knows batch",
+        "snip:batch": "snip has no such option",
+        "py:batch": "unknown",
+    }.items():
+        with pytest.raises(ValueError, match=f"`methods` {method}: .*{said}"):
+            check_method(method)
+
+
+def test_without_methods_it_is_the_configs(recipe: ModuleType) -> None:
+    assert recipe.method_of(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
+    assert recipe.method_of(None) == DEFAULT_SCORER

@@ -1,0 +1,157 @@
+"""Reports that tests share, with one or more tickets, long names and many layers; the numbers are made up."""
+
+from __future__ import annotations
+
+from hf_px.figures import Table, draw_boxes, draw_heatmap, draw_layers, draw_lines
+from hf_px.report import Figure, Report, Section
+
+HOSTILE = '<script>alert("x")</script>]]>&\'"\x1b[2J\x00\u202e --> <img src=http://evil.example/x.png> [a](http://evil)'
+TICKETS = ("px-98", "synflow-l2, 98.20 %", "hf-user/resnet20-digits-px-sap-long-name-seed-3", "random")
+SHORT = ("conv.weight", *(f"blocks.{i}.{part}.weight" for i in range(9) for part in ("conv1", "conv2")), "head.weight")
+LONG = tuple(
+    f"base_model.encoder.layer.{i}.{part}.weight"
+    for i in range(16)
+    for part in (
+        *("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+        *("attention.output.dense", "intermediate.dense", "output.dense", "layer_scale1.gamma_of_it", "mlp.fc1.linear"),
+        *("mlp.fc2.linear", "x"),
+    )
+)
+
+
+def by_layer(names: tuple[str, ...], series: dict[str, list], spec: str = ".2%") -> Table:
+    rows = tuple((name, *(values[i] for values in series.values())) for i, name in enumerate(names))
+    return Table(("layer", *series), rows, ("", *(spec for _ in series)))
+
+
+def a_report(tickets: tuple[str, ...] = TICKETS, names: tuple[str, ...] = SHORT, words: str = "A paragraph.") -> Report:
+    """A report with every kind of figure and table."""
+    shares = {t: [((7 * i + 3 * j) % 11) / 10 for i in range(len(names))] for j, t in enumerate(tickets)}
+    units = {t: [round(64 * share) for share in values] for t, values in shares.items()}
+    spectra = {t: [(k, 1e4 * k ** -(1 + j / 3)) for k in range(1, 501)] for j, t in enumerate(("dense", *tickets))}
+    scores = {
+        t: [tuple(10.0 ** (q - i % 5 - j) for q in (-4, -3, -2.4, -2, 0)) for i in range(len(names))]
+        for j, t in enumerate(tickets)
+    }
+    rounds = {t: [(r, 90 + j + r / 100) for r in (1, 2, 10, 100, 200)] for j, t in enumerate(tickets)}
+    overlap = [[1.0 if a == b else 1 / (2 + abs(a - b)) for b in range(len(tickets))] for a in range(len(tickets))]
+    quantiles = ("least", "quarter", "middle", "three quarters", "most")
+    n = len(tickets)
+    return Report(
+        "What the tickets kept, and what is left of the network",
+        (words, "All numbers were measured on this machine."),
+        Table(
+            ("", *tickets),
+            (
+                ("kept weights", *(f"{4876 + i:,} of 270,896" for i in range(n))),
+                ("base", *["hf-user/a-repository-with-a-rather-long-name@0123456789abcdef0123456789abcdef"] * n),
+                ("accuracy", *(0.9 + i / 100 for i in range(n))),
+                ("seed", *[None] * n),
+            ),
+        ),
+        (
+            Section(
+                "density",
+                "Density and width",
+                (words,),
+                (
+                    Figure(
+                        "density-by-layer",
+                        "Density by layer",
+                        draw_layers(names, shares, title="Density by layer", x="share of weights kept", total=1.0),
+                        by_layer(names, shares),
+                        words,
+                    ),
+                    Figure(
+                        "width",
+                        "Live units",
+                        draw_layers(names, units, title="Live output units", x="units", total=[64] * len(names)),
+                        by_layer(names, units, "d"),
+                    ),
+                ),
+            ),
+            Section(
+                "spectrum",
+                "Spectrum of the fixed-weight NTK",
+                (words, words),
+                (
+                    Figure(
+                        "ntk",
+                        "Eigenvalues",
+                        draw_lines(
+                            spectra,
+                            title="Eigenvalues of the fixed-weight NTK, the largest first",
+                            x="rank",
+                            y="eigenvalue",
+                            log_x=True,
+                            log_y=True,
+                            marks={"half of the trace": 12},
+                        ),
+                        Table(
+                            ("rank", *spectra),
+                            tuple((k + 1, *(points[k][1] for points in spectra.values())) for k in range(0, 500, 10)),
+                            ("d", *(".4g" for _ in spectra)),
+                        ),
+                    ),
+                ),
+                Table(("ticket", "distance to dense"), tuple((t, i / 7) for i, t in enumerate(tickets)), ("", ".4f")),
+            ),
+            Section(
+                "scores",
+                "Scores",
+                (words,),
+                (
+                    Figure(
+                        "scores-by-layer",
+                        "Scores by layer",
+                        draw_boxes(
+                            names,
+                            scores,
+                            title="Scores by layer",
+                            x="score",
+                            marks={t: 10.0**-i for i, t in enumerate(tickets, 3)},
+                        ),
+                        Table(
+                            ("layer", *quantiles),
+                            tuple((a, *b) for a, b in zip(names, scores[tickets[0]])),
+                            ("", *[".3g"] * 5),
+                        ),
+                    ),
+                    Figure(
+                        "overlap",
+                        "Overlap of masks",
+                        draw_heatmap(tickets, overlap, title="Overlap of masks (Jaccard)"),
+                        Table(
+                            ("ticket", *tickets),
+                            tuple((t, *row) for t, row in zip(tickets, overlap)),
+                            ("", *[".4f"] * n),
+                        ),
+                    ),
+                    Figure(
+                        "rounds",
+                        "Accuracy against rounds",
+                        draw_lines(
+                            rounds, title="Accuracy against rounds", x="rounds", y="test accuracy, %", log_x=True
+                        ),
+                        Table(("ticket", "accuracy"), tuple((t, points[-1][1]) for t, points in rounds.items())),
+                    ),
+                ),
+            ),
+            Section(
+                "cost",
+                "Cost",
+                ("Unstructured zeros do not make it faster here.",),
+                table=Table(
+                    ("ticket", "multiply-adds", "of them live", "latency, ms", "± ms", "packed bytes"),
+                    tuple((t, 41_000_000, 820_000 + i, 12.3456, 0.1, 12345) for i, t in enumerate(tickets)),
+                    ("", ",d", ",d", ".2f", ".2f", ",d"),
+                ),
+            ),
+        ),
+        {
+            "command": f"hf-px report {' '.join(tickets)} --output report/",
+            "seed": 0,
+            "data": "digits",
+            "nan": float("nan"),
+        },
+    )
