@@ -84,6 +84,7 @@ def prune_command(args: argparse.Namespace) -> None:
     import torch
 
     from ..analysis.summary import summary
+    from ..core.head import segments
     from ..data import data_config, load_pruning_set
     from ..models.load import load
     from ..pruning import prune_with
@@ -94,6 +95,7 @@ def prune_command(args: argparse.Namespace) -> None:
     if loaded.new_head and not args.quiet:
         print(f"hf-px: new head with random weights: {', '.join(loaded.new_head)}", file=sys.stderr)
     model = loaded.model.to(args.device)
+    config = config.resolved(segmentation=segments(model))
     batches = None
     if args.data:
         columns = {"split": args.split, "image_column": args.image_column, "label_column": args.label_column}
@@ -129,7 +131,7 @@ def _checked(args: argparse.Namespace) -> PruneConfig:
     if args.model is None:
         raise ValueError("name a model, or try hf-px prune --demo; see hf-px prune --help")
     task = task_of(args.model)
-    config = options_from(PruneConfig, args).resolved(segmentation=task is not CLASSIFICATION)
+    config = options_from(PruneConfig, args)
     args.batch_size = args.batch_size or task.prune_batch_size
     args.device = usable_device(args.device)
     needs_data = config.record.needs != "weights"

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..analysis.saliency import Saliency, saliency
+from ..core.head import segments
 from ..core.mask import Mask
 from ..core.prunable import prunable
 from ..core.shareable import shareable
@@ -66,7 +67,7 @@ def _load_model(name: str, request: ReportRequest, cache: ReportCache) -> list[N
             dense_names[weights] = f"{label}, dense" + (f", seed {seed}" if dense_names else "")
             found.append(Network(dense_names[weights], model, None, header, **common))
         for config in request.pruning:
-            config = replace(config, seed=seed).resolved(segmentation=task.name == "segmentation")
+            config = replace(config, seed=seed).resolved(segmentation=segments(model))
             if batches is None and config.record.needs in ("inputs", "labels"):
                 raise ValueError(
                     f"{config.scorer} needs data, and {name} has no default data set; name one with `data`"

@@ -8,8 +8,10 @@ Losses and heads (losses.py, core/head.py) see the task from the shape of the ta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -96,5 +98,9 @@ SEGMENTATION = Task(
 
 
 def task_of(model: str) -> Task:
-    """The task of a model, by its name."""
-    return CLASSIFICATION if encoder_of(model) is None else SEGMENTATION
+    """The task of a model, by its name, or by the architecture that config.json of its directory names."""
+    try:
+        model = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))["architecture"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no such directory, or not a network of ours; loading it will say what is wrong
+    return CLASSIFICATION if encoder_of(str(model)) is None else SEGMENTATION

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from support.launching import main as recipe
 from support.launching import small_digits, small_pairs
+from timm.models import save_for_hf
 
 import hf_px
 from hf_px.cli import main as command
@@ -18,8 +20,6 @@ from hf_px.data.pruning_set import load_pruning_set
 from hf_px.models.load import load
 from hf_px.training.experiment import Experiment
 
-PAIRS = "deeplabv3plus_test_resnet"
-
 
 class Stop(Exception):
     """The recipe has its mask."""
@@ -27,7 +27,8 @@ class Stop(Exception):
 
 def masks(model: str, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **choice: Any) -> dict[str, str]:
     """{interface: digest of the mask}"""
-    names = open_data(str(data), task="segmentation" if model == PAIRS else "classification").classes
+    task = "segmentation" if (data / "classes.txt").exists() else "classification"
+    names = open_data(str(data), task=task).classes
     network = load(model, num_classes=len(names), seed=0).model
     batches = load_pruning_set(str(data), network, 2, 8 if segments(network) else 100, 0)
     found = {"Python": hf_px.prune(network, batches=batches, progress=False, **choice).digest()}
@@ -68,9 +69,12 @@ def test_a_classifier(choice: dict[str, Any], tmp_path: Path, monkeypatch: pytes
 def test_a_segmentation_model_takes_the_norm_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = small_pairs(tmp_path / "data", train=8, test=3)
     choice = {"scorer": "px", "sparsity": 0.8, "rounds": 1}
-    found = masks(PAIRS, data, monkeypatch, tmp_path, **choice)
+    small = timm.create_model("deeplabv3plus_test_resnet", num_classes=3)
+    small.pretrained_cfg["input_size"] = (3, 33, 33)
+    save_for_hf(small, tmp_path / "small", safe_serialization=True)
+    found = masks(str(tmp_path / "small"), data, monkeypatch, tmp_path, **choice)
     assert len(set(found.values())) == 1, found
-    network = load(PAIRS, num_classes=3, seed=0).model
+    network = load(str(tmp_path / "small"), num_classes=3, seed=0).model
     batches = load_pruning_set(str(data), network, 2, 8, 0)
     by_norm = {
         norm: hf_px.prune(network, batches=batches, norm=norm, progress=False, **choice).digest()
