@@ -8,6 +8,7 @@ Losses and heads (losses.py, core/head.py) see the task from the shape of the ta
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,8 +100,6 @@ SEGMENTATION = Task(
 
 def task_of(model: str) -> Task:
     """The task of a model, by its name, or by the architecture that config.json of its directory names."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # loading it will say what is wrong
         model = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))["architecture"]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no such directory, or not a network of ours; loading it will say what is wrong
     return CLASSIFICATION if encoder_of(str(model)) is None else SEGMENTATION
