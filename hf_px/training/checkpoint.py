@@ -37,33 +37,30 @@ class Checkpoints:
         self.directory, self.name, self.keep = directory, name, keep
 
     def save(self, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        # cloned: safetensors refuses tensors that share memory, as tied weights do
-        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        write_atomic(self._path(step), save(own, {"step": str(step), "notes": json.dumps(notes)}))
-        for _, path in self._found()[: -self.keep]:
-            path.unlink(missing_ok=True)
+        path = self.directory / f"{self.name}-{step:08d}.safetensors"
+        write_tensors(path, tensors, {"step": str(step), "notes": json.dumps(notes)})
+        for old in self._found()[: -self.keep]:
+            old.unlink(missing_ok=True)
 
     def newest(self) -> Checkpoint | None:
         """The newest readable checkpoint; a damaged one is reported and skipped."""
-        for _, path in reversed(self._found()):
+        for path in reversed(self._found()):
             try:
-                return _read(path)
+                tensors, header = read_tensors(path)
+                return Checkpoint(int(header["step"]), tensors, json.loads(header["notes"]))
             except (SafetensorError, OSError, ValueError, KeyError) as error:
                 print(f"{path}: damaged checkpoint ({error}); taking the one before it", file=sys.stderr)
         return None
 
     def remove(self) -> None:
-        for _, path in self._found():
+        for path in self._found():
             path.unlink(missing_ok=True)
 
-    def _path(self, step: int) -> Path:
-        return self.directory / f"{self.name}-{step:08d}.safetensors"
-
-    def _found(self) -> list[tuple[int, Path]]:
+    def _found(self) -> list[Path]:
         pattern = re.compile(rf"{re.escape(self.name)}-(\d+)\.safetensors")
         paths = self.directory.iterdir() if self.directory.is_dir() else ()
-        return sorted((int(match[1]), path) for path in paths if (match := pattern.fullmatch(path.name)))
+        steps = {path: int(match[1]) for path in paths if (match := pattern.fullmatch(path.name))}
+        return sorted(steps, key=lambda path: steps[path])
 
 
 def state_of(model: nn.Module, optimizer: Optimizer, ema: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -105,10 +102,16 @@ def load_(found: Checkpoint, model: nn.Module, optimizer: Optimizer, ema: nn.Mod
                 values[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
-def _read(path: Path) -> Checkpoint:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # cloned: safetensors refuses tensors that share memory, as tied weights do
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomic(path, save(own, header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(tensors, header)"""
     with safe_open(path, framework="pt") as file:
-        notes = file.metadata()
         names = file.keys()
         # cloned: from the mapped file into memory aligned like torch's own
-        tensors = {name: file.get_tensor(name).clone() for name in names}
-    return Checkpoint(int(notes["step"]), tensors, json.loads(notes["notes"]))
+        return {name: file.get_tensor(name).clone() for name in names}, file.metadata()

@@ -5,6 +5,7 @@ The options of pruning are hf_px.PruneConfig; `Options` holds all groups of a ru
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 import warnings
@@ -14,9 +15,9 @@ from typing import Any, Literal, get_args
 from ..core.options import at_least, option
 from ..prune_config import PruneConfig
 from ..tickets.directory import Layout
-from .plan import ScheduleName
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
+ScheduleName = Literal["step", "cosine", "constant"]
 
 
 @dataclass
@@ -150,6 +151,16 @@ class TrainingOptions:
             warnings.warn(f"lr_drops {late[0]:g}: never reached in {self.epochs} epochs", stacklevel=4)
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"`warmup_epochs` {self.warmup_epochs:g}: there are only {self.epochs} epochs")
+
+    def learning_rate(self, epoch: float) -> float:
+        """lr at a point in time, in epochs: lr · factor^(drops passed), or lr · (1 + cos πt)/2, after the warm-up."""
+        warmup = self.warmup_epochs
+        if epoch < warmup:
+            return self.lr * epoch / warmup
+        if self.lr_schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * (epoch - warmup) / (self.epochs - warmup))) / 2
+        drops = sorted(self.lr_drops)  # none if the schedule is constant
+        return self.lr * self.lr_drop_factor ** bisect.bisect_right(drops, epoch)
 
 
 @dataclass

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..core.files import write_atomic
 from ..data import Pairs, Split
+from .checkpoint import read_tensors, write_tensors
 from .run_directory import run_versions
 
 
@@ -49,9 +48,7 @@ def digest_of_weights(model: nn.Module) -> str:
 
 def save_dense(path: Path, model: nn.Module, found: Mapping[str, Any]) -> None:
     """Write weights and results to one file. Two runs that write it write the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    write_atomic(path, save(state, {"hf_px_dense": json.dumps(found)}))
+    write_tensors(path, model.state_dict(), {"hf_px_dense": json.dumps(found)})
 
 
 def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -59,9 +56,8 @@ def load_dense(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            names, notes = file.keys(), file.metadata()
-            return {name: file.get_tensor(name) for name in names}, json.loads(notes["hf_px_dense"])
+        weights, header = read_tensors(path)
+        return weights, json.loads(header["hf_px_dense"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         print(f"{path}: damaged cache file ({error}); training the dense model again", file=sys.stderr)
         return None

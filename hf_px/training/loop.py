@@ -30,7 +30,7 @@ from ..sparse_training import keep_zeros
 from .checkpoint import Checkpoints, load_, state_of
 from .config import TrainingOptions
 from .losses import EpochLoss, distillation_loss, part_weights
-from .plan import learning_rate, loader, step_seed
+from .plan import loader, step_seed
 from .run_directory import agreed
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class TrainingLoop:
         ) as bar:
             while self._step < self._stop:
                 self._bare.train()
-                self._set_lr_()
+                self._lr = self._options.learning_rate(self._step / plan.steps_per_epoch)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self._lr
                 parts = [next(batches) for _ in range(plan.accumulation)]
                 weights = part_weights(accelerator, plan, self._step, [y for _, y in parts])
                 for part, (x, y) in enumerate(parts):
@@ -147,16 +149,6 @@ class TrainingLoop:
             _load_scaler_(self._accelerator, found.notes["scaler"])
             self._experiment.print(f"{self._name}: continues after step {self._step} of {self._stop}")
         agreed(self._accelerator, f"{self._name}: the last step", self._step)
-
-    def _set_lr_(self) -> None:
-        options = self._options
-        self._lr = learning_rate(
-            self._step / self._plan.steps_per_epoch, lr=options.lr, epochs=options.epochs,
-            schedule=options.lr_schedule or "cosine", drops=options.lr_drops, factor=options.lr_drop_factor,
-            warmup=options.warmup_epochs,
-        )  # fmt: skip
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._lr
 
     def _end_step(self, bar: Any) -> None:
         """At the end of an epoch: test and write down. At a checkpoint: save all that a resume needs."""

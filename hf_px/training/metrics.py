@@ -19,7 +19,48 @@ from torch import Tensor
 from ..core.forward import IGNORE
 
 
-class TopK(evaluate.Metric):
+class CountingMetric(evaluate.Metric):
+    """A metric that counts examples as they come and stores the sums only. Nothing is written to disk."""
+
+    key: str  # name of the metric in the results
+
+    def __init__(self, counts: Tensor, info: evaluate.MetricInfo, **kwargs: Any) -> None:
+        self.counts, self.seen, self._about = counts, 0, info
+        # in memory: on disk all runs of this machine would share one file
+        super().__init__(keep_in_memory=True, **kwargs)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return self._about
+
+    def _build_data_dir(self) -> str:
+        return ""  # no folder is needed: the cache may be read-only
+
+    def __len__(self) -> int:
+        return self.seen
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one example."""
+        # evaluate.combine passes `predictions` here too
+        one, truth = kwargs.get("predictions", prediction), kwargs.get("references", reference)
+        self.add_batch(predictions=_indices("prediction", one)[None], references=_indices("reference", truth)[None])
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """The metric of all examples added since the last call; starts anew afterwards."""
+        if predictions is not None or references is not None:
+            self.add_batch(predictions=predictions, references=references)
+        counts, seen = self.counts, self.seen
+        self.counts, self.seen = torch.zeros_like(counts), 0
+        if not seen:
+            raise ValueError(f"{self.key} of no predictions; call add_batch first")
+        return self._compute(counts, seen)
+
+    def _add_counts(self, counts: Tensor) -> None:
+        """Add the counts of N examples."""
+        self.counts += counts.sum(0).cpu()
+        self.seen += len(counts)
+
+
+class TopK(CountingMetric):
     """top-k = #{n : y_n among the first k of the ranking of x_n} / N, counted in integers, divided once.
 
     predictions: N x K class indices, best first, K >= k; for k = 1 also N. references: N.
@@ -29,62 +70,37 @@ class TopK(evaluate.Metric):
     def __init__(self, k: int = 5, num_classes: int | None = None, **kwargs: Any) -> None:
         if k < 1:
             raise ValueError(f"top {k}: k must be at least 1")
-        self.k = k
-        self.num_classes = num_classes
         self.columns = min(k, num_classes or k)
-        # in memory: on disk all runs of this machine would share one file
-        super().__init__(keep_in_memory=True, **kwargs)
-
-    @property
-    def key(self) -> str:
-        return "accuracy" if self.k == 1 else f"top_{self.k}_accuracy"
-
-    def _info(self) -> evaluate.MetricInfo:
+        self.key = "accuracy" if k == 1 else f"top_{k}_accuracy"
         ranking = datasets.List(datasets.Value("int64"), length=self.columns)
-        return evaluate.MetricInfo(
-            description=f"The share of labels among the {self.k} classes ranked first.",
+        info = evaluate.MetricInfo(
+            description=f"The share of labels among the {k} classes ranked first.",
             citation="",
             inputs_description="predictions: N x K class indices, best first. references: N class indices.",
             features=datasets.Features({"predictions": ranking, "references": datasets.Value("int64")}),
         )
-
-    def _build_data_dir(self) -> str:
-        return ""  # nothing is written, so no folder is needed: the cache may be read-only
+        super().__init__(torch.zeros((), dtype=torch.int64), info, **kwargs)
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """Add N rankings and N labels; an empty batch adds nothing."""
-        ranked, labels = _integers("predictions", predictions), _integers("references", references)
-        if ranked.ndim == 1 and self.columns == 1:
-            ranked = ranked[:, None]
-        if ranked.ndim != 2 or labels.ndim != 1 or len(ranked) != len(labels):
+        ranks, labels = _indices("predictions", predictions), _indices("references", references)
+        if ranks.dim() == 1 and self.columns == 1:
+            ranks = ranks[:, None]
+        if ranks.dim() != 2 or labels.dim() != 1 or len(ranks) != len(labels):
             raise ValueError(
-                f"{self.key}: predictions are {ranked.shape}, references {labels.shape}; expected (N, {self.columns}) "
-                f"class indices, best first{', or (N,)' if self.columns == 1 else ''}, and (N,) labels"
+                f"{self.key}: predictions are {tuple(ranks.shape)}, references {tuple(labels.shape)}; expected "
+                f"(N, {self.columns}) class indices, best first{', or (N,)' if self.columns == 1 else ''}, and (N,) "
+                "labels"
             )
-        if ranked.shape[1] < self.columns:
+        if ranks.shape[1] < self.columns:
             raise ValueError(
-                f"{self.key}: {ranked.shape[1]} classes are ranked, {self.columns} are needed; rank more "
-                f"(logits.topk({self.columns}).indices), or say num_classes={ranked.shape[1]} if there are no more"
+                f"{self.key}: {ranks.shape[1]} classes are ranked, {self.columns} are needed; rank more "
+                f"(logits.topk({self.columns}).indices), or say num_classes={ranks.shape[1]} if there are no more"
             )
-        if len(labels):
-            # not super(): evaluate copies this function onto the instance
-            evaluate.Metric.add_batch(self, predictions=ranked[:, : self.columns], references=labels, **kwargs)
+        self._add_counts((ranks[:, : self.columns] == labels.to(ranks.device)[:, None]).any(1))
 
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one ranking and its label."""
-        self.add_batch(predictions=_integers("prediction", prediction)[None], references=[reference], **kwargs)
-
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, float]:
-        """The share over all examples added since the last call; starts anew afterwards."""
-        if predictions is not None or references is not None:
-            self.add_batch(predictions=predictions, references=references)
-        if self.writer is None:
-            raise ValueError(f"{self.key} of no predictions; call add_batch first")
-        return evaluate.Metric.compute(self, **kwargs)
-
-    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        hits = np.asarray(predictions).reshape(len(references), -1) == np.asarray(references)[:, None]
-        return {self.key: int(hits.any(axis=1).sum()) / len(references)}
+    def _compute(self, hits: Tensor, seen: int) -> dict[str, float]:
+        return {self.key: int(hits) / seen}
 
 
 class Accuracy(TopK):
@@ -102,12 +118,12 @@ def classification_metrics(num_classes: int) -> evaluate.CombinedEvaluations:
     return evaluate.combine([Accuracy(), *([TopK(5)] if num_classes > 5 else [])])
 
 
-def confusion(predictions: Tensor, references: Tensor, num_classes: int) -> Tensor:
+def confusion(predictions: Any, references: Any, num_classes: int) -> Tensor:
     """N x C x C, int64: for each image, the number of pixels of true class i (rows) that were predicted as j.
 
     predictions, references: N x H x W class indices. Pixels labelled 255 do not count.
     """
-    predicted, truth = _pixels("predictions", predictions), _pixels("references", references)
+    predicted, truth = _indices("predictions", predictions), _indices("references", references)
     if predicted.dim() != 3 or predicted.shape != truth.shape:
         raise ValueError(
             f"predictions are {tuple(predicted.shape)}, references {tuple(truth.shape)}; expected N x H x W classes in "
@@ -126,12 +142,13 @@ def confusion(predictions: Tensor, references: Tensor, num_classes: int) -> Tens
     return torch.bincount(cell[counts], minlength=count * num_classes**2).view(count, num_classes, num_classes)
 
 
-class MeanIoU(evaluate.Metric):
+class MeanIoU(CountingMetric):
     """IoU_c = TP / (TP + FP + FN), and its mean over the classes that occur in the truth or in the predictions.
 
     A class that is predicted but not in the truth has IoU 0 and counts; one that is in neither is None and does not.
-    Pixels are counted as they come: only C x C numbers are stored.
     """
+
+    key = "mean_iou"
 
     def __init__(self, num_classes: int, names: Sequence[str] | None = None, **kwargs: Any) -> None:
         if not 1 <= num_classes <= IGNORE:
@@ -139,62 +156,31 @@ class MeanIoU(evaluate.Metric):
         names = [str(label) for label in range(num_classes)] if names is None else list(names)
         if len(set(names)) != num_classes:
             raise ValueError(f"mean_iou: {len(set(names))} different names for {num_classes} classes")
-        self.num_classes = num_classes
         self.class_names = names
-        self.counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.seen = 0  # number of images
-        super().__init__(keep_in_memory=True, **kwargs)
-
-    def _info(self) -> evaluate.MetricInfo:
         label_map = datasets.List(datasets.List(datasets.Value("int64")))
-        return evaluate.MetricInfo(
+        info = evaluate.MetricInfo(
             description="Intersection over union of the pixels of each class, and the mean.",
             citation="",
             inputs_description=f"predictions, references: N x H x W class indices; references {IGNORE}: no class.",
             features=datasets.Features({"predictions": label_map, "references": label_map}),
         )
-
-    def _build_data_dir(self) -> str:
-        return ""  # nothing is written
-
-    def __len__(self) -> int:
-        return self.seen
+        super().__init__(torch.zeros(num_classes, num_classes, dtype=torch.int64), info, **kwargs)
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """Count the pixels of N images; an empty batch adds nothing."""
-        self.add_counts(
-            confusion(_pixels("predictions", predictions), _pixels("references", references), self.num_classes)
-        )
-
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Count the pixels of one image, H x W."""
-        # evaluate.combine passes `predictions` here too
-        one, truth = kwargs.get("predictions", prediction), kwargs.get("references", reference)
-        self.add_batch(predictions=_pixels("prediction", one)[None], references=_pixels("reference", truth)[None])
+        self.add_counts(confusion(predictions, references, len(self.class_names)))
 
     def add_counts(self, matrices: Any) -> None:
         """Add matrices of `confusion`, of this or other processes: N x C x C, or C x C."""
-        found = _pixels("matrices", matrices)
+        found = _indices("matrices", matrices)
         if found.dim() not in (2, 3) or found.shape[-2:] != self.counts.shape:
-            classes = self.num_classes
+            classes = len(self.class_names)
             raise ValueError(f"mean_iou: matrices are {tuple(found.shape)}; expected N x {classes} x {classes}")
         if found.numel() and int(found.min()) < 0:
             raise ValueError(f"mean_iou: matrices hold {int(found.min())}; they count pixels")
-        found = found.view(-1, *self.counts.shape)
-        self.counts += found.sum(0).cpu()
-        self.seen += len(found)
+        self._add_counts(found.view(-1, *self.counts.shape))
 
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Mean IoU, pixel accuracy and IoU by class of all images added since the last call; starts anew afterwards."""
-        if predictions is not None or references is not None:
-            self.add_batch(predictions=predictions, references=references)
-        counts, seen = self.counts, self.seen
-        self.counts, self.seen = torch.zeros_like(counts), 0
-        if not seen:
-            raise ValueError("mean_iou of no predictions; call add_batch first")
-        return self._compute(counts)
-
-    def _compute(self, counts: Tensor) -> dict[str, Any]:
+    def _compute(self, counts: Tensor, seen: int) -> dict[str, Any]:
         hits, truth, predicted = (part.tolist() for part in (counts.diagonal(), counts.sum(1), counts.sum(0)))
         if not sum(truth):
             raise ValueError(f"mean_iou: every pixel is labelled {IGNORE}, so there is nothing to measure")
@@ -213,22 +199,16 @@ def ranked(logits: Tensor, k: int = 5) -> Tensor:
     return torch.sort(logits, dim=-1, descending=True, stable=True).indices[..., :k]
 
 
-def _integers(name: str, values: Any) -> np.ndarray:
-    if values is None:
-        raise ValueError(f"{name} are missing")
-    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if found.size and found.dtype.kind not in "iu":
-        raise ValueError(f"{name} hold {found.dtype}; expected class indices: rank the logits first (metrics.ranked)")
-    return found.astype(np.int64)
-
-
-def _pixels(name: str, values: Any) -> Tensor:
-    """As an integer tensor on its device: pixels are counted there, and only the counts are moved."""
+def _indices(name: str, values: Any) -> Tensor:
+    """As an integer tensor on its device: examples are counted there, and only the counts are moved."""
     if values is None:
         raise ValueError(f"{name} are missing")
     if not isinstance(values, Tensor):
         found = np.asarray(values)  # torch does not know all of numpy's integers
         values = torch.from_numpy(found.astype(np.int64 if found.dtype.kind in "iu" else np.float64))
     if values.numel() and (values.is_floating_point() or values.dtype == torch.bool):
-        raise ValueError(f"{name} hold {values.dtype}; expected class indices: take logits.argmax(1) first")
+        raise ValueError(
+            f"{name} hold {values.dtype}; expected class indices: metrics.ranked(logits) of images, logits.argmax(1) "
+            "of pixels"
+        )
     return values.detach().long()

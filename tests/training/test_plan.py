@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support.plans import plans
 from torch import nn
 
-from hf_px.training.plan import Plan, learning_rate, step_seed
+from hf_px.training.config import TrainingOptions
+from hf_px.training.plan import Plan, step_seed
 
 
 @given(plans)
@@ -42,8 +43,8 @@ def test_orders_differ_by_epoch_and_by_seed() -> None:
 
 
 def rate(epoch: float, **knobs) -> float:
-    usual = {"lr": 0.1, "epochs": 160, "schedule": "step", "drops": [120, 80], "factor": 0.1, "warmup": 0.0}
-    return learning_rate(epoch, **{**usual, **knobs})
+    usual = {"lr": 0.1, "epochs": 160, "lr_schedule": "step", "lr_drops": [120, 80], "lr_drop_factor": 0.1}
+    return TrainingOptions(**{**usual, **knobs}).learning_rate(epoch)
 
 
 def test_rates_are_those_of_torch() -> None:
@@ -58,12 +59,12 @@ def test_rates_are_those_of_torch() -> None:
     optimizer = torch.optim.SGD([weight], 0.1)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 160)
     for epoch in range(160):
-        assert rate(epoch, schedule="cosine") == pytest.approx(cosine.get_last_lr()[0], abs=1e-12)
+        assert rate(epoch, lr_schedule="cosine") == pytest.approx(cosine.get_last_lr()[0], abs=1e-12)
         optimizer.step()
         cosine.step()
-    assert rate(5, schedule="constant") == 0.1
-    assert [rate(e, warmup=4.0) for e in (0, 1, 4)] == pytest.approx([0, 0.025, 0.1])
-    assert rate(100, schedule="cosine", warmup=40.0) == pytest.approx(0.05)
+    assert rate(5, lr_schedule="constant") == 0.1
+    assert [rate(e, warmup_epochs=4.0) for e in (0, 1, 4)] == pytest.approx([0, 0.025, 0.1])
+    assert rate(100, lr_schedule="cosine", warmup_epochs=40.0) == pytest.approx(0.05)
 
 
 def test_seeds_of_neighbours_are_far_apart() -> None:
