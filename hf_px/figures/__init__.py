@@ -6,7 +6,7 @@ Imports core only, and no torch: cards, sweeps and reports all draw with it.
 from .box_chart import draw_boxes
 from .heat_map import draw_heatmap
 from .layer_chart import draw_layers
-from .line_chart import Panel, draw_lines, draw_panels
+from .line_chart import Panel, draw_panels
 from .table import Table
 
-__all__ = ["Panel", "Table", "draw_boxes", "draw_heatmap", "draw_layers", "draw_lines", "draw_panels"]
+__all__ = ["Panel", "Table", "draw_boxes", "draw_heatmap", "draw_layers", "draw_panels"]

@@ -1,21 +1,21 @@
-"""Box plots: five quantiles per layer and series, and thresholds as vertical lines across all layers."""
+"""A box plot: five quantiles per layer, and a threshold as a vertical line across all layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from .frame import (
+    INK,
     LINE,
+    LegendItem,
     SeriesStyle,
     axis_label,
     heading,
     legend,
-    legend_items,
-    mark_line,
-    mark_styles,
     marker,
     rect_attributes,
+    rule,
+    series_style,
     series_styles,
     svg_document,
 )  # fmt: skip
@@ -28,52 +28,48 @@ _LANE = 11.0  # height of one box
 
 
 def draw_boxes(
-    names: Sequence[str],
-    series: Mapping[str, Sequence[FiveQuantiles | None]],
+    layers: Sequence[str],
+    boxes: Sequence[FiveQuantiles | None],
     *,
+    name: str,
     title: str,
     x: str,
-    marks: Mapping[str, float] | None = None,
+    alt: str,
+    threshold: float | None = None,
     order: Sequence[str] = (),
-    alt: str = "",
 ) -> str:
     """(minimum, quartile, median, quartile, maximum) as a line, a box and a marker at the median, on a log scale.
 
-    Zero is beyond the left end of a log scale: the line then runs to that end and has an arrow.
+    `name` is that of the series. Zero is beyond the left end of a log scale: the line then runs to that end and has an
+    arrow.
     """
-    for name, values in series.items():
-        if len(values) != len(names):
-            raise ValueError(f"{name}: {len(values)} boxes for {len(names)} layers; give one per layer, or None")
-        for layer, five in zip(names, values):
-            if five is not None and not all(a <= b for a, b in pairwise(five)):
-                raise ValueError(f"{name}, {layer}: {five} are no quantiles; give them in increasing order")
-    marks = dict(marks or {})
-    found = [value for values in series.values() for five in values if five for value in five]
-    scale = scale_around([*found, *marks.values()], log=True)
-    marks = {name: value for name, value in marks.items() if scale.can_draw(value)}
-    styles = series_styles(series, order)
-    styles_of_marks = mark_styles(styles, marks)
+    scale = scale_around([*(value for five in boxes if five for value in five), threshold], log=True)
+    style = series_styles([name], order)[name]
+    # the text colour, and a shape that the series does not have
+    threshold_style = series_style(1 if style == series_style(0) else 0)._replace(colour=INK)
+    if not scale.can_draw(threshold):
+        threshold = None
 
     body, top = heading(title)
-    samples = {name: _sample(style) for name, style in styles.items()}
-    drawn, top = legend(legend_items(samples, marks, styles_of_marks), top)
-    body += [*drawn, axis_label(x, top + 12)]
-    top += 16
+    if threshold is not None:
+        line = rule(5, -5, 5, 6, f"line s{INK}", threshold_style.dash) + marker(5, -4, threshold_style)
+        items = [LegendItem(_sample(style), 24.0, name), LegendItem(line, 10.0, "threshold", f" at {threshold:.3g}")]
+        drawn, top = legend(items, top)
+        body += drawn
+    body.append(axis_label(x, top + 12))
 
-    rows = layer_rows(names, top + LINE + 8, _LANE * max(1, len(series)), gap=4.0 if len(series) < 2 else 10.0)
+    rows = layer_rows(layers, top + 16 + LINE + 8, _LANE)
     scale = scale.between(rows.left + 6, rows.right - 4)
     drawn, height = rows.draw_axis(scale, above=9)
     body += drawn
-    for name, value in marks.items():
-        tooltip = f"{one_line(name)} at {value:.4g}"
-        body += mark_line(scale(value), rows.top - 4, rows.bottom, styles_of_marks[name], tooltip)
-    for i, layer in enumerate(names):
-        for j, (name, values) in enumerate(series.items()):
-            y = rows.middle(i) + _LANE * (j - (len(series) - 1) / 2)
-            if (five := values[i]) is not None:
-                tooltip = f"{one_line(name, 60)}, {one_line(layer)}: {', '.join(f'{value:.4g}' for value in five)}"
-                body += _box(five, scale, rows.left, y, styles[name], tooltip)
-    alt = alt or f"Distribution of {x} by layer, from input to output, of {', '.join(series)}."
+    if threshold is not None:
+        at = scale(threshold)
+        body.append(rule(at, rows.top - 4, at, rows.bottom, f"line s{INK}", threshold_style.dash))
+        body.append(marker(at, rows.top - 4, threshold_style, f"threshold at {threshold:.4g}"))
+    for i, (layer, five) in enumerate(zip(layers, boxes, strict=True)):
+        if five is not None:
+            tooltip = f"{one_line(name, 60)}, {one_line(layer)}: {', '.join(f'{value:.4g}' for value in five)}"
+            body += _box(five, scale, rows.left, rows.middle(i), style, tooltip)
     return svg_document(body, height, title=title, alt=alt)
 
 

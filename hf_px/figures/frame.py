@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .scale import ChartScale
@@ -74,18 +74,11 @@ def series_style(i: int) -> SeriesStyle:
     return SeriesStyle(i % len(LIGHT), _PATHS[i % len(_PATHS)], _DASHES[i % len(_DASHES)])
 
 
-def series_styles(series: Iterable[str], order: Sequence[str] = ()) -> dict[str, SeriesStyle]:
+def series_styles(series: Iterable[str], order: Sequence[str]) -> dict[str, SeriesStyle]:
     """Styles by position in `order`, then in `series`: figures with one `order` draw a series alike."""
     series = list(series)
     positions = {name: i for i, name in enumerate(dict.fromkeys([*order, *series]))}
     return {name: series_style(positions[name]) for name in series}
-
-
-def mark_styles(series: Mapping[str, SeriesStyle], marks: Mapping[str, float]) -> dict[str, SeriesStyle]:
-    """A mark looks like the series of its name; other marks have the text colour and a shape that no series has."""
-    used = set(series.values())
-    spare = iter(s for i in range(len(series) + len(marks)) if (s := series_style(i)) not in used)
-    return {name: series[name] if name in series else next(spare)._replace(colour=INK) for name in marks}
 
 
 @functools.cache
@@ -206,29 +199,6 @@ def legend(items: Sequence[LegendItem], top: float) -> tuple[list[str], float]:
         found.append(text_line(shown, x + width + 5, y, title=one_line(name) + ending))
         x += needed + 14
     return found, y + 8 if items else top
-
-
-def mark_line(x: float, top: float, bottom: float, style: SeriesStyle, title: str) -> list[str]:
-    """A vertical line at a named x, with its marker on top."""
-    return [rule(x, top, x, bottom, f"line s{style.colour}", style.dash), marker(x, top, style, title)]
-
-
-def legend_items(
-    samples: Mapping[str, str], marks: Mapping[str, float], styles: Mapping[str, SeriesStyle]
-) -> list[LegendItem]:
-    """The series, then the marks; a mark with the name of a series shares its item. None for a single series."""
-    if len(samples) == 1 and not marks:
-        return []  # the title says what it is
-    found = [
-        LegendItem(sample, 24.0, name, f" (line: {marks[name]:.3g})" if name in marks else "")
-        for name, sample in samples.items()
-    ]
-    for name, value in marks.items():
-        if name not in samples:
-            style = styles[name]
-            sample = rule(5, -5, 5, 6, f"line s{style.colour}", style.dash) + marker(5, -4, style)
-            found.append(LegendItem(sample, 10.0, name, f" at {value:.3g}"))
-    return found
 
 
 def x_ticks(

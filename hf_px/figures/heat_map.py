@@ -16,13 +16,8 @@ _RAMPS = (((0xEE, 0xF3, 0xF8), (0x05, 0x3B, 0x6E)), ((0x1F, 0x27, 0x30), (0x8F, 
 _INKS = ("#000000", "#ffffff")
 
 
-def draw_heatmap(names: Sequence[str], values: Sequence[Sequence[float | None]], *, title: str, alt: str = "") -> str:
+def draw_heatmap(names: Sequence[str], values: Sequence[Sequence[float | None]], *, title: str, alt: str) -> str:
     """values[i][j] in row i and column j; rows and columns are numbered, and a key above has the names."""
-    if len(values) != len(names) or any(len(row) != len(names) for row in values):
-        raise ValueError(f"{len(names)} names, but {len(values)} rows of {sorted({len(r) for r in values})} values")
-    for name, row in zip(names, values):
-        if outside := [v for v in row if v is not None and not math.isnan(v) and not 0 <= v <= 1]:
-            raise ValueError(f"{name}: {outside[0]} is not in [0, 1]; a heat map shows shares")
     n = len(names)
     widest = text_width(str(n))
     left = EDGE + max(widest, 8.0) + 6
@@ -48,7 +43,6 @@ def draw_heatmap(names: Sequence[str], values: Sequence[Sequence[float | None]],
             pair = f"{one_line(names[i])} and {one_line(names[j])}"
             body += _cell(value, left + side * j, y, side, pair, n <= _MOST_WITH_NUMBERS)
     top += side * n + 8
-    alt = alt or f"A matrix of numbers from 0 to 1 between {', '.join(names)}."
     body += _colour_key(left, top)
     return svg_document(body, top + 20, title=title, alt=alt, more_rules=in_both_themes(_colour_rules))
 

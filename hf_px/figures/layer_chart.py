@@ -32,17 +32,13 @@ def draw_layers(
     *,
     title: str,
     x: str,
-    total: float | Sequence[float] | None = None,
+    alt: str,
+    total: float | None = None,
     texts: Mapping[str, Sequence[str]] | None = None,
     order: Sequence[str] = (),
-    alt: str = "",
 ) -> str:
     """Values start at zero; `total` is what they are a part of, `texts` how they are written."""
-    _check_lengths(names, {**series, **(texts or {})})
-    totals = [float(total)] * len(names) if isinstance(total, (int, float)) else total
-    if totals is not None:
-        _check_lengths(names, {"total": totals})
-    texts = {name: (texts or {}).get(name) or [_value_text(v) for v in values] for name, values in series.items()}
+    texts = texts or {name: [_value_text(v) for v in values] for name, values in series.items()}
     styles = series_styles(series, order)
     single = len(series) == 1
 
@@ -59,7 +55,7 @@ def draw_layers(
     rows = layer_rows(names, top + 16 + LINE + 2, band, beside=beside)
     shown = [0.0] + [v for values in series.values() for v in values if v is not None]
     margin = 0 if single else 5  # half of a marker at the end of the scale
-    scale = scale_around([*shown, *(totals or ())], zero=True, room=0.0)
+    scale = scale_around([*shown, total], zero=True, room=0.0)
     scale = scale.between(rows.left + margin, rows.right - margin)
     drawn, height = rows.draw_axis(scale, above=3)
     body += drawn
@@ -67,8 +63,8 @@ def draw_layers(
     zero = scale(0.0)
     for i, layer in enumerate(map(one_line, names)):
         y = rows.middle(i)
-        if totals is not None and is_drawable(totals[i]):
-            box = rect_attributes(zero, y - band / 2 + 1, abs(scale(totals[i]) - zero), band - 2)
+        if total is not None:
+            box = rect_attributes(zero, y - band / 2 + 1, scale(total) - zero, band - 2)
             # the class name stays, so that the density.svg of a ticket stays the same to the byte
             body.append(f'<rect class="whole" {box}/>')
         elif not single:
@@ -82,14 +78,7 @@ def draw_layers(
             elif (value := values[i]) is not None and is_drawable(value):
                 tooltip = f"{one_line(name, 60)}, {layer}: {text}"
                 body.append(marker(scale(value), y + lane * (j - (len(series) - 1) / 2), styles[name], tooltip))
-    alt = alt or f"{x} by layer, from input to output, of {', '.join(series)}."
     return svg_document(body, height, title=title, alt=alt)
-
-
-def _check_lengths(names: Sequence[str], series: Mapping[str, Sequence[object]]) -> None:
-    for name, values in series.items():
-        if len(values) != len(names):
-            raise ValueError(f"{name}: {len(values)} values for {len(names)} layers; give one per layer, or None")
 
 
 def _bar(value: float | None, scale: ChartScale, y: float, tooltip: str) -> list[str]:

@@ -15,10 +15,7 @@ from .frame import (
     axis_label,
     heading,
     legend,
-    legend_items,
     line_sample,
-    mark_line,
-    mark_styles,
     marker,
     rule,
     series_styles,
@@ -46,7 +43,6 @@ class Panel:
     series: Mapping[str, Points]
     x: str
     log_x: bool = False
-    marks: Mapping[str, float] = field(default_factory=dict)  # vertical lines at named x
     ticks: Mapping[float, str] | None = None  # {x: label}; None: chosen from the points
     reverse_x: bool = False  # the largest x is on the left
     crosses: Mapping[str, Collection[float]] = field(default_factory=dict)  # {series: x at which it has no y}
@@ -65,23 +61,6 @@ class Panel:
         return (self.ticks or {}).get(x, f"{x:.6g}")
 
 
-def draw_lines(
-    series: Mapping[str, Points],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    log_x: bool = False,
-    log_y: bool = False,
-    marks: Mapping[str, float] | None = None,
-    order: Sequence[str] = (),
-    alt: str = "",
-) -> str:
-    """y(x) of each series, with `marks` as vertical lines; a line breaks where a value has no logarithm."""
-    panel = Panel(series, x, log_x, marks or {})
-    return draw_panels([panel], title=title, y=y, log_y=log_y, order=order, alt=alt)
-
-
 def draw_panels(
     panels: Sequence[Panel],
     *,
@@ -90,9 +69,12 @@ def draw_panels(
     log_y: bool = False,
     levels: Mapping[str, tuple[float, float]] | None = None,
     order: Sequence[str] = (),
-    alt: str = "",
+    alt: str,
 ) -> str:
-    """Panels below each other; the first one has all series. `levels` are {name: (y, deviation)}, horizontal lines."""
+    """Panels below each other; the first one has all series. `levels` are {name: (y, deviation)}, horizontal lines.
+
+    A line breaks where a value has no logarithm.
+    """
     levels = levels or {}
     ends = [
         end
@@ -110,7 +92,6 @@ def draw_panels(
         body.append(axis_label(y, top + 12, anchor="start"))
         body += _panel(panel, up, styles, levels, top + 24)
         top += 24 + _HEIGHT + 15 + LINE + 10
-    alt = alt or f"Lines: {y} against {panels[0].x}, for {', '.join(styles)}."
     return svg_document(body, top, title=title, alt=alt, more_rules=".hfpx .band{fill-opacity:.16}\n")
 
 
@@ -123,25 +104,17 @@ def _ends(values: Sequence[float]) -> tuple[float, ...]:
 def _legend(
     panels: Sequence[Panel], styles: Mapping[str, SeriesStyle], levels: Mapping[str, tuple[float, float]]
 ) -> list[LegendItem]:
-    marks = _drawable_marks(panels[0], _x_scale(panels[0]))
+    items = [LegendItem(line_sample(style), 24.0, name) for name, style in styles.items()]
     others = [LegendItem(line_sample(_LEVEL, with_marker=False), 24.0, name) for name in levels]
     if any(panel.crosses for panel in panels):
         others.append(LegendItem(_cross(5, 0, INK), 10.0, "collapsed"))
-    samples = {name: line_sample(style) for name, style in styles.items()}
-    named = legend_items(samples, marks, mark_styles(styles, marks))
-    if others and not named:  # a single series, but not the only thing to tell
-        named = [LegendItem(sample, 24.0, name) for name, sample in samples.items()]
-    return named + others
+    return items + others if others or len(items) > 1 else []  # the title names a single series
 
 
 def _x_scale(panel: Panel) -> ChartScale:
     places = [point[0] for points in panel.series.values() for point in points]
-    places += [*panel.marks.values(), *(x for at in panel.crosses.values() for x in at)]
+    places += [x for at in panel.crosses.values() for x in at]
     return scale_around(places, log=panel.log_x)
-
-
-def _drawable_marks(panel: Panel, across: ChartScale) -> dict[str, float]:
-    return {name: value for name, value in panel.marks.items() if across.can_draw(value)}
 
 
 def _panel(
@@ -166,9 +139,6 @@ def _panel(
 
     for value, deviation in levels.values():
         body += _level(value, deviation, up, left, right)
-    marks = _drawable_marks(panel, across)
-    for name, style in mark_styles(styles, marks).items():
-        body += mark_line(across(marks[name]), top, bottom, style, f"{one_line(name)} at {marks[name]:.4g}")
     for i, (name, points) in enumerate(panel.series.items()):
         if name in panel.dotted and len(points) == 1 and up.can_draw(points[0][1]):
             y = up(points[0][1])

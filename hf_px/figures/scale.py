@@ -32,14 +32,13 @@ class ChartScale:
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         """At most `most` pairs (value, label), in increasing order."""
-        if not self.log:
-            return _linear_ticks(self.low, self.high, most)
-        first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-        if last - first >= 1:
-            every = math.ceil((last - first + 1) / most)
-            powers = [p for p in range(first, last + 1) if p % every == 0]
-            in_digits = powers[0] >= -3 and powers[-1] <= 4
-            return [(10.0**p, _power_label(p, in_digits)) for p in powers]
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if last > first:
+                every = math.ceil((last - first + 1) / most)
+                powers = [p for p in range(first, last + 1) if p % every == 0]
+                in_digits = powers[0] >= -3 and powers[-1] <= 4
+                return [(10.0**p, _power_label(p, in_digits)) for p in powers]
         return _linear_ticks(self.low, self.high, most)
 
 

@@ -75,11 +75,11 @@ def _first_that_fits(candidates: Iterable[str], most: float, size: float = TEXT_
     return next((text for text in candidates if text_width(text, size, bold) <= most), "…")
 
 
-def wrap(text: str, most: float, size: float = TEXT_SIZE, bold: bool = False, lines: int = 3) -> list[str]:
-    """At most `lines` lines of at most `most` units; the last one is cut if the text does not fit."""
+def wrap(text: str, most: float, size: float, bold: bool) -> list[str]:
+    """At most three lines of at most `most` units; the last one is cut if the text does not fit."""
     found: list[str] = []
     words = text.split()
-    while words and len(found) < lines - 1:
+    while words and len(found) < 2:
         line = words.pop(0)
         while words and text_width(f"{line} {words[0]}", size, bold) <= most:
             line = f"{line} {words.pop(0)}"

@@ -54,10 +54,11 @@ def _scores_figure(name: str, one: Measured, order: Sequence[str]) -> Figure:
     alt += "" if found.threshold is None else f", those from {found.threshold:.3g} up are kept"
     svg = draw_boxes(
         [row.name for row in found.rows],
-        {one.name: [row.quantiles for row in found.rows]},
+        [row.quantiles for row in found.rows],
+        name=one.name,
         title=title,
         x="score",
-        marks={} if found.threshold is None else {"threshold": found.threshold},
+        threshold=found.threshold,
         order=order,
         alt=alt,
     )

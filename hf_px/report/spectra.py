@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import nn
 
 from ..analysis.ntk import RESOLVED, LostRanks, Spectrum, distance, lost_ranks
-from ..figures import Table, draw_lines
+from ..figures import Panel, Table, draw_panels
 from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
@@ -208,7 +208,7 @@ def _figure(name: str, title: str, spectra: Mapping[str, Spectrum], order: Seque
     return Figure(
         name,
         title,
-        draw_lines(series, title=title, x=f"rank{part}", y="eigenvalue", log_y=True, order=order, alt=alt),
+        draw_panels([Panel(series, f"rank{part}")], title=title, y="eigenvalue", log_y=True, order=order, alt=alt),
         Table(("rank", *spectra), tuple(rows), (",d", *(".4g" for _ in spectra))),
     )
 

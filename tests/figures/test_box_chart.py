@@ -16,7 +16,7 @@ from hf_px.figures import draw_boxes
 @given(fives=st.lists(st.lists(st.floats(allow_nan=False), min_size=5, max_size=5), max_size=4))
 def test_any_quantiles_give_boxes_inside(fives: list[list[float]]) -> None:
     values = [tuple(sorted(five)) for five in fives]
-    svg = draw_boxes([f"l{i}" for i in range(len(values))], {"a": values}, title="t", x="x", marks={"at": 1.0})
+    svg = draw_boxes([f"l{i}" for i in range(len(values))], values, name="a", title="t", x="x", alt="", threshold=1.0)
     assert outside(svg) == []
     wide = size(root(svg))[0]
     for box in having(root(svg), "box"):
@@ -25,7 +25,7 @@ def test_any_quantiles_give_boxes_inside(fives: list[list[float]]) -> None:
 
 def test_boxes_lie_where_the_ticks_say_and_thresholds_too() -> None:
     fives = [tuple(10.0 ** (q - i) for q in (-6, -4, -3, -2, 0)) for i in range(6)]
-    svg = root(draw_boxes(ROWS, {"px": fives}, title="t", x="score", marks={"threshold": 1e-5}))
+    svg = root(draw_boxes(ROWS, fives, name="px", title="t", x="score", alt="", threshold=1e-5))
     place = ruler(svg, "tick", True)
     for five, box, at in zip(fives, [b for b in having(svg, "box") if b in list(svg)], placed(svg, 0)):
         start, wide = float(box.get("x")), float(box.get("width"))
@@ -35,16 +35,13 @@ def test_boxes_lie_where_the_ticks_say_and_thresholds_too() -> None:
     assert near(ends, [(place(f[0]), place(f[4])) for f in fives])
     (mark,) = [e for e in svg if e.tag == f"{SVG}line" and e.get("class") == "line s5"]
     assert float(mark.get("x1")) == pytest.approx(place(1e-5), abs=0.05)
+    assert {"px", "threshold at 1e-05"} <= {e.text for e in svg.iter(f"{SVG}text")}
 
 
 def test_a_quantile_of_zero_goes_off_the_logarithmic_axis() -> None:
-    svg = root(draw_boxes(["a", "b", "c"], {"px": [(0, 0, 1e-3, 1e-2, 1), FIVE, (0,) * 5]}, title="t", x="score"))
+    svg = root(
+        draw_boxes(["a", "b", "c"], [(0, 0, 1e-3, 1e-2, 1), FIVE, (0,) * 5], name="px", title="t", x="score", alt="")
+    )
     assert len(having(svg, "box")) == 2  # a layer of zeros alone has no box
     arrows = [e for e in svg if e.get("class") == "line s0" and "l-4 3" in e.get("d")]
     assert len(arrows) == 1
-
-
-def test_a_threshold_stands_with_the_series_of_its_name() -> None:
-    svg = root(draw_boxes(["a"], {"px": [FIVE], "snip": [FIVE]}, title="t", x="s", marks={"px": 1e-3, "snip": 1e-5}))
-    assert {"px (line: 0.001)", "snip (line: 1e-05)"} <= {e.text for e in svg.iter(f"{SVG}text")}
-    assert {e.get("class") for e in svg if e.get("class") and e.tag == f"{SVG}line"} == {"grid", "line s0", "line s1"}

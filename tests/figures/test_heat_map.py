@@ -14,7 +14,7 @@ from hf_px.figures.svg_text import TEXT_SIZE, text_width
 
 def test_a_heatmap_says_its_numbers_in_their_cells() -> None:
     values = [[1.0, 0.25, None], [0.254, 1.0, 0.0], [math.nan, 0.999, 1.0]]
-    svg = root(draw_heatmap(["a", "b", "c"], values, title="t"))
+    svg = root(draw_heatmap(["a", "b", "c"], values, title="t", alt=""))
     cells, texts = having(svg, "cell"), having(svg, "in")
     assert [t.text for t in texts] == ["1.00", "0.25", "–", "0.25", "1.00", "0.00", "–", "1.00", "1.00"]
     for cell, text, value in zip(cells, texts, [v for row in values for v in row]):
@@ -29,7 +29,7 @@ def test_a_heatmap_says_its_numbers_in_their_cells() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 12, 13, 40])
 def test_numbers_fit_their_cells_or_are_not_there(n: int) -> None:
-    svg = root(draw_heatmap([f"{LONG[:36]}{i}" for i in range(n)], [[1.0] * n] * n, title="t"))
+    svg = root(draw_heatmap([f"{LONG[:36]}{i}" for i in range(n)], [[1.0] * n] * n, title="t", alt=""))
     texts, side = having(svg, "in"), float(having(svg, "cell")[0].get("width"))
     assert len(texts) == (n * n if n <= 12 else 0)
     assert not texts or text_width("0.00", 10 if "small" in texts[0].get("class") else TEXT_SIZE) <= side

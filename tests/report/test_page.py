@@ -153,7 +153,7 @@ def test_the_command_is_there_as_it_was_typed() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.text(max_size=30))
 def test_any_text_gives_a_page(words: str) -> None:
-    svg = draw_layers([words], {words: [0.5]}, title=words, x=words)
+    svg = draw_layers([words], {words: [0.5]}, title=words, x=words, alt=words)
     figure = Figure("a-figure", words, svg, Table((words,), ((words,),)), words)
     report = Report(
         words, (words,), Table((words,), ((words,),)), (Section("a", words, (words,), (figure,)),), {words: words}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hf_px.figures import Table, draw_boxes, draw_heatmap, draw_layers, draw_lines
+from hf_px.figures import Table, draw_boxes, draw_heatmap, draw_layers
 from hf_px.report import Figure, Report, Section
+from support.svg import draw_lines
 
 HOSTILE = '<script>alert("x")</script>]]>&\'"\x1b[2J\x00\u202e --> <img src=http://evil.example/x.png> [a](http://evil)'
 TICKETS = ("px-98", "synflow-l2, 98.20 %", "hf-user/resnet20-digits-px-sap-long-name-seed-3", "random")
@@ -29,10 +30,7 @@ def a_report(tickets: tuple[str, ...] = TICKETS, names: tuple[str, ...] = SHORT,
     shares = {t: [((7 * i + 3 * j) % 11) / 10 for i in range(len(names))] for j, t in enumerate(tickets)}
     units = {t: [round(64 * share) for share in values] for t, values in shares.items()}
     spectra = {t: [(k, 1e4 * k ** -(1 + j / 3)) for k in range(1, 501)] for j, t in enumerate(("dense", *tickets))}
-    scores = {
-        t: [tuple(10.0 ** (q - i % 5 - j) for q in (-4, -3, -2.4, -2, 0)) for i in range(len(names))]
-        for j, t in enumerate(tickets)
-    }
+    scores = [tuple(10.0 ** (q - i % 5) for q in (-4, -3, -2.4, -2, 0)) for i in range(len(names))]
     rounds = {t: [(r, 90 + j + r / 100) for r in (1, 2, 10, 100, 200)] for j, t in enumerate(tickets)}
     overlap = [[1.0 if a == b else 1 / (2 + abs(a - b)) for b in range(len(tickets))] for a in range(len(tickets))]
     quantiles = ("least", "quarter", "middle", "three quarters", "most")
@@ -58,14 +56,14 @@ def a_report(tickets: tuple[str, ...] = TICKETS, names: tuple[str, ...] = SHORT,
                     Figure(
                         "density-by-layer",
                         "Density by layer",
-                        draw_layers(names, shares, title="Density by layer", x="share of weights kept", total=1.0),
+                        draw_layers(names, shares, title="Density by layer", x="share kept", total=1.0, alt="…"),
                         by_layer(names, shares),
                         words,
                     ),
                     Figure(
                         "width",
                         "Live units",
-                        draw_layers(names, units, title="Live output units", x="units", total=[64] * len(names)),
+                        draw_layers(names, units, title="Live output units", x="units", total=64, alt="Units"),
                         by_layer(names, units, "d"),
                     ),
                 ),
@@ -85,7 +83,6 @@ def a_report(tickets: tuple[str, ...] = TICKETS, names: tuple[str, ...] = SHORT,
                             y="eigenvalue",
                             log_x=True,
                             log_y=True,
-                            marks={"half of the trace": 12},
                         ),
                         Table(
                             ("rank", *spectra),
@@ -107,20 +104,22 @@ def a_report(tickets: tuple[str, ...] = TICKETS, names: tuple[str, ...] = SHORT,
                         draw_boxes(
                             names,
                             scores,
+                            name=tickets[0],
                             title="Scores by layer",
                             x="score",
-                            marks={t: 10.0**-i for i, t in enumerate(tickets, 3)},
+                            alt="Scores",
+                            threshold=1e-3,
                         ),
                         Table(
                             ("layer", *quantiles),
-                            tuple((a, *b) for a, b in zip(names, scores[tickets[0]])),
+                            tuple((a, *b) for a, b in zip(names, scores)),
                             ("", *[".3g"] * 5),
                         ),
                     ),
                     Figure(
                         "overlap",
                         "Overlap of masks",
-                        draw_heatmap(tickets, overlap, title="Overlap of masks (Jaccard)"),
+                        draw_heatmap(tickets, overlap, title="Overlap of masks (Jaccard)", alt="Overlap"),
                         Table(
                             ("ticket", *tickets),
                             tuple((t, *row) for t, row in zip(tickets, overlap)),

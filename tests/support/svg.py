@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
+from hf_px.figures import Panel, draw_panels
 from hf_px.figures.svg_text import TEXT_SIZE, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -18,6 +19,11 @@ LONG = "base_model.encoder.layer.11.attention.output.dense.weight"
 ROWS = [f"layers.{i}.weight" for i in range(6)]
 
 FIVE = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+
+
+def draw_lines(series: dict, *, x: str, y: str, title: str = "t", log_x: bool = False, log_y: bool = False) -> str:
+    """One panel of lines."""
+    return draw_panels([Panel(series, x, log_x)], title=title, y=y, log_y=log_y, alt=title)
 
 
 def root(svg: str) -> ElementTree.Element:
