@@ -35,13 +35,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from hf_px import scorers as _methods  # noqa: F401  registers every method
 from hf_px.core.allocate import Global
 from hf_px.core.batches import Batches
 from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 from hf_px.core.registry import scorers
 from hf_px.models.networks import resnet20
-from hf_px.pruning import list_scorers
 
 # name: (network, batch shape)
 CASES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -197,7 +197,7 @@ def ratio(top: list[float], *bottom: list[float]) -> float:
     return statistics.median(t / sum(b) for t, *b in zip(top, *bottom))
 
 
-def speed(name: str, batches: int, turns: int, everything: bool) -> dict[str, float]:
+def speed(name: str, batches: int, turns: int) -> dict[str, float]:
     model, mask, data = case(name, batches)
     jobs = {
         "forward": forward(model, data),
@@ -208,7 +208,7 @@ def speed(name: str, batches: int, turns: int, everything: bool) -> dict[str, fl
         "literal": literal_algorithm_1(model, mask, data),
     }
     s = compare(jobs, turns, name)
-    found = {
+    return {
         "forward_seconds": statistics.median(s["forward"]),
         "px_seconds": statistics.median(s["px"]),
         "px": ratio(s["px"], s["forward"], s["again"]),
@@ -216,14 +216,6 @@ def speed(name: str, batches: int, turns: int, everything: bool) -> dict[str, fl
         "px-path": ratio(s["px-path"], s["forward"], s["training"]),
         "literal": ratio(s["literal"], s["px"]),
     }
-    if everything:
-        labels = [torch.arange(len(x)) % 10 for x in data]
-        for other in tqdm(list_scorers(), desc="other scorers", leave=False):
-            batches_ = Batches(list(zip(data, labels)))
-            generator = torch.Generator().manual_seed(0)
-            work = lambda o=other: scorers[o].score(model, mask.weights(model), batches_, generator=generator)  # noqa: E731, B023
-            found[f"{other}_round_seconds"] = timed(work)
-    return found
 
 
 def peak_memory(name: str, what: str) -> float:
@@ -353,7 +345,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15, help="number of turns (default %(default)s)")
     parser.add_argument("--batches", type=int, default=1, help="batches per round (default %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="threads for torch (default: its own choice)")
-    parser.add_argument("--all", action="store_true", help="time one round of every scorer too")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--loop", action="store_true", help="only the line `loop`")
     parser.add_argument("--kernel", action="store_true", help="only the line `kernel`, as JSON")
@@ -378,7 +369,7 @@ def main() -> None:
     }
     print(results["machine"])
     for name in CASES:
-        found = speed(name, options.batches, options.turns, options.all)
+        found = speed(name, options.batches, options.turns)
         if Path("/proc/self/clear_refs").exists():
             found["memory"] = peak_memory(name, "px") / peak_memory(name, "training")
         results[name] = found
@@ -389,8 +380,6 @@ def main() -> None:
         if "memory" in found:
             print(f"  peak memory of px / a training step    {found['memory']:.2f}   (at most 1)")
         print(f"  a forward pass {found['forward_seconds']:.3f} s, a px round {found['px_seconds']:.3f} s")
-        for other in list_scorers() if options.all else ():
-            print(f"  one round of {other:<12} {found[f'{other}_round_seconds']:.3f} s")
     results["allocation_seconds"] = allocation()
     print(f"\nallocation of 25 million scores          {results['allocation_seconds']:.2f} s (under 1)")
     results["loop"] = loop(options.turns)
