@@ -82,14 +82,14 @@ def _add_measurements(group: Any) -> None:
 def report_command(args: argparse.Namespace) -> None:
     from ..core.errors import first_line
     from ..core.shareable import command_line
-    from ..report.cache import CACHE_FOLDER, ReportCache
+    from ..report.cache import ReportCache
     from ..report.measure import MeasureOptions, measure
     from ..report.prune_models import load_networks
     from ..report.sections import build_report
-    from ..report.write_files import check_report_directory, write_report
+    from ..report.write_files import CACHE_FOLDER, check_report_directory, write_report
 
     output = args.output.expanduser()
-    check_report_directory(output, beside=(CACHE_FOLDER,))
+    check_report_directory(output)
     request = _request(args)
     if not args.memory >= 0.01:
         raise ValueError(f"--memory {args.memory:g}: at least 0.01 GiB")
@@ -111,7 +111,7 @@ def report_command(args: argparse.Namespace) -> None:
     cache = ReportCache(output / CACHE_FOLDER)
     found = measure(load_networks(request, cache), cache, options)
     settings = {"command": command_line(), **_settings(args, request, found)}
-    page = write_report(build_report(found, settings), output, beside=(CACHE_FOLDER,))
+    page = write_report(build_report(found, settings), output)
     print(f"wrote {page}; beside it report.md, report.json, figures/ and tables/")
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
-from .wording import file_suffix, group_title, layer_figure, listed, network_names, plural
+from .wording import Group, layer_figure, listed, plural
 
 
-def layers_section(groups: Sequence[Sequence[Measured]]) -> Section:
+def layers_section(groups: Sequence[Group]) -> Section:
     figures: list[Figure] = []
     paragraphs = [
         "A unit is a row of a linear layer or an output channel of a convolution. As in the paper, it counts while it "
@@ -18,15 +18,11 @@ def layers_section(groups: Sequence[Sequence[Measured]]) -> Section:
         "layer whose share of units is less than half of the median layer's.",
         "A kept weight is dead if no path from input to output runs through it: it takes space and has no effect.",
     ]
-    for i, group in enumerate(groups):
-        pruned = [one for one in group if one.network.mask is not None]
-        order, suffix = network_names(group), file_suffix(i, groups)
-        title = group_title("Output units on a path, by layer", group, groups)
-        figures.append(_width_figure(f"width-by-layer{suffix}", title, pruned or group, order))
-        if pruned:
-            title = group_title("Density by layer", group, groups)
-            figures.append(_density_figure(f"density-by-layer{suffix}", title, pruned, order))
-        paragraphs += [sentence for one in pruned for sentence in _findings(one)]
+    for group in groups:
+        figures.append(_width_figure(group))
+        if group.pruned:
+            figures.append(_density_figure(group))
+        paragraphs += [sentence for one in group.pruned for sentence in _findings(one)]
     return Section("layers", "Width, density, collapse", tuple(paragraphs), tuple(figures))
 
 
@@ -57,7 +53,8 @@ def _silent_classes(one: Measured) -> list[str]:
     ]
 
 
-def _width_figure(name: str, title: str, shown: Sequence[Measured], order: Sequence[str]) -> Figure:
+def _width_figure(group: Group) -> Figure:
+    shown = group.pruned or group.members
     first = shown[0].summary.rows
     columns: dict[str, list[Value]] = {"units": [row.units for row in first]}
     for one in shown:
@@ -65,20 +62,21 @@ def _width_figure(name: str, title: str, shown: Sequence[Measured], order: Seque
         columns[f"{one.name}: on a path"] = [row.live_units for row in one.summary.rows]
     carrying = {one.name: sum(row.carrying_units for row in one.summary.rows) for one in shown}
     return layer_figure(
-        name,
-        title,
+        group,
+        "width-by-layer",
+        f"Output units on a path, by layer{group.title_suffix}",
         [row.name for row in first],
         {one.name: [row.unit_share for row in one.summary.rows] for one in shown},
         columns,
         x="part of the layer's units",
         total=1.0,
         texts={one.name: [f"{row.carrying_units:,}/{row.units:,}" for row in one.summary.rows] for one in shown},
-        order=order,
         alt="; ".join(f"{one.name}: {carrying[one.name]:,}/{one.summary.units:,}" for one in shown),
     )
 
 
-def _density_figure(name: str, title: str, pruned: Sequence[Measured], order: Sequence[str]) -> Figure:
+def _density_figure(group: Group) -> Figure:
+    pruned = group.pruned
     first = pruned[0].summary.rows
     columns: dict[str, list[Value]] = {
         "shape": ["x".join(map(str, row.shape)) for row in first],
@@ -88,13 +86,13 @@ def _density_figure(name: str, title: str, pruned: Sequence[Measured], order: Se
         columns[f"{one.name}: kept"] = [row.kept for row in one.summary.rows]
         columns[f"{one.name}: of those dead"] = [row.dead for row in one.summary.rows]
     return layer_figure(
-        name,
-        title,
+        group,
+        "density-by-layer",
+        f"Density by layer{group.title_suffix}",
         [row.name for row in first],
         {one.name: [row.density for row in one.summary.rows] for one in pruned},
         columns,
         x="part of the layer's weights",
         texts={one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned},
-        order=order,
         alt="; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned),
     )

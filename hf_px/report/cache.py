@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.files import write_atomic
 
-CACHE_FOLDER = ".parts"  # in the directory of the report; may be deleted at any time
-
 
 class ReportCache:
     def __init__(self, directory: Path) -> None:

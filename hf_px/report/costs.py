@@ -9,7 +9,7 @@ from ..figures import Table
 from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
-from .wording import file_suffix, group_title, layer_figure, listed, network_names, with_unit
+from .wording import Group, layer_figure, listed, with_unit
 
 _HEAD = (
     "network", "ms", "ms without zeros", "multiply-adds, live", "multiply-adds, dense", "bytes, packed",
@@ -19,8 +19,8 @@ _HEAD = (
 _FORMATS = ("", *(",.4g",) * 2, *(",d",) * 6, *(",.4g",) * 4)
 
 
-def cost_section(groups: Sequence[Sequence[Measured]]) -> Section:
-    everyone = [one for group in groups for one in group]
+def cost_section(groups: Sequence[Group]) -> Section:
+    everyone = [one for group in groups for one in group.members]
     timed = [one for one in everyone if one.latency is not None]
     paragraphs = [
         "Multiply-adds are counted by torch on one image, times the share of each layer's weights that lies on a path: "
@@ -33,24 +33,23 @@ def cost_section(groups: Sequence[Sequence[Measured]]) -> Section:
         )
     paragraphs += [f"{one.name}: {one.cost.note}." for one in everyone if one.cost.note]
     paragraphs += _verdicts(timed)
-    figures = tuple(_macs_figure(file_suffix(i, groups), group, groups) for i, group in enumerate(groups))
     table = Table(_HEAD, tuple(map(_row, everyone)), _FORMATS)
-    return Section("cost", "Cost", tuple(paragraphs), figures, table)
+    return Section("cost", "Cost", tuple(paragraphs), tuple(map(_macs_figure, groups)), table)
 
 
-def _macs_figure(suffix: str, group: Sequence[Measured], groups: Sequence[Sequence[Measured]]) -> Figure:
-    shown = [one for one in group if one.network.mask is not None] or list(group)
+def _macs_figure(group: Group) -> Figure:
+    shown = group.pruned or group.members
     first = shown[0].cost.rows
     macs = {one.name: [row.macs_sparse for row in one.cost.rows] for one in shown}
     return layer_figure(
-        f"cost-by-layer{suffix}",
-        group_title("Multiply-adds by layer, live weights", group, groups),
+        group,
+        "cost-by-layer",
+        f"Multiply-adds by layer, live weights{group.title_suffix}",
         [row.name for row in first],
         macs,
         {"dense": [row.macs_dense for row in first], **macs},
         x="multiply-adds of one image",
         texts={name: [with_unit(value) for value in values] for name, values in macs.items()},
-        order=network_names(group),
         alt="; ".join(
             f"{one.name}: {with_unit(one.cost.macs_sparse)} of {with_unit(one.cost.macs_dense)}" for one in shown
         ),

@@ -46,7 +46,6 @@ class Section:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        _check_paragraphs(self.name, self.paragraphs)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ class Report:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_paragraphs("the report", self.paragraphs)
         seen = {_FACTS, _SETTINGS}
         for name in [s.name for s in self.sections] + [f.name for f in self.figures()]:
             if name in seen:
@@ -117,8 +115,3 @@ def _setting_text(value: Any) -> str:
 def _check_name(name: str) -> None:
     if not is_slug(name):
         raise ValueError(f"{name!r:.100} cannot name a part of a report; use a-z, 0-9 and single dashes")
-
-
-def _check_paragraphs(name: str, paragraphs: object) -> None:
-    if isinstance(paragraphs, str):  # a str is a sequence too: each character would be a paragraph
-        raise TypeError(f"{name}: paragraphs is one str; pass a tuple of them")

@@ -54,7 +54,6 @@ class MeasureOptions:
     draws: int | None = None
     top: int | None = None
     norm: NormStatistics = "batch"
-    seed: int = 0
     memory: int = MEMORY
     skip: frozenset[str] = frozenset()  # "spectrum", "latency"
     progress: bool = True
@@ -127,7 +126,7 @@ def _spectra(network: Network, cache: ReportCache, options: MeasureOptions, key:
         return Spectra(reason=f"{network.name}: {why}; name images with --data")
     model, mask = network.model, network.bits
     x, draws, top = _spectrum_size(network, options)
-    key = {**key, "images": digest_of({"x": x}), "top": top, "norm": options.norm, "seed": options.seed}
+    key = {**key, "images": digest_of({"x": x}), "top": top, "norm": options.norm}
     find = partial(_spectrum, cache, options, model, x)
     own = find(network.mask, {**key, "draws": 0})
     if not draws:
@@ -159,8 +158,8 @@ def _spectrum(
 
     def compute() -> dict[str, Any]:
         return spectrum(
-            model, [x], mask, draws=key["draws"], top=key["top"], norm=options.norm, seed=options.seed,
-            memory=options.memory, probes=_PROBES, progress=options.progress, memo=memo,
+            model, [x], mask, draws=key["draws"], top=key["top"], norm=options.norm, memory=options.memory,
+            probes=_PROBES, progress=options.progress, memo=memo,
         ).to_dict()  # fmt: skip
 
     found = cache.get("spectrum", key, compute)

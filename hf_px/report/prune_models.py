@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -68,37 +67,19 @@ def _load_model(name: str, request: ReportRequest, cache: ReportCache) -> list[N
             found.append(Network(dense_names[weights], model, None, header, **common))
         for config in request.pruning:
             config = replace(config, seed=seed).resolved(segmentation=segments(model))
-            if batches is None and config.record.needs in ("inputs", "labels"):
+            uses_data = config.record.needs in ("inputs", "labels")
+            if batches is None and uses_data:
                 raise ValueError(
                     f"{config.scorer} needs data, and {name} has no default data set; name one with `data`"
                 )
-            for title, mask, scores in _by_data_seed(model, config, batches_of, weights, request, cache):
-                title = f"{label}, {title}" if len(request.names) > 1 else title
+            for data_seed in request.data_seeds if uses_data else request.data_seeds[:1]:
+                mask, scores = _pruned(model, config, batches_of(data_seed), request, cache, weights)
+                title = f"{label}, {config.scorer}" if len(request.names) > 1 else str(config.scorer)
+                title += f", seed {seed}" if len(request.seeds) > 1 else ""
+                title += f", data {data_seed}" if len(request.data_seeds) > 1 and uses_data else ""
                 settings = {"rounds": config.rounds, "seed": seed} | ({"norm": config.norm} if config.norm else {})
                 pruned = {**header, "scorer": config.scorer, "settings": settings}
                 found.append(Network(title, model, mask, pruned, dense_names[weights], scores, **common))
-    return found
-
-
-def _by_data_seed(
-    model: nn.Module,
-    config: PruneConfig,
-    batches_of: Callable[[int], PruningBatches | None],
-    weights: str,
-    request: ReportRequest,
-    cache: ReportCache,
-) -> list[tuple[str, Mask, Saliency]]:
-    """(name, mask, scores) for each draw of the data; a method that uses no data has one."""
-    needs = config.record.needs
-    uses_data = needs in ("inputs", "labels")
-    found = []
-    for data_seed in request.data_seeds if uses_data else request.data_seeds[:1]:
-        batches = batches_of(data_seed)
-        images = _batches_digest(batches) if needs != "weights" else None
-        mask, scores = _pruned(model, config, batches, request, cache, {"weights": weights, "images": images})
-        title = str(config.scorer) + (f", seed {config.seed}" if len(request.seeds) > 1 else "")
-        title += f", data {data_seed}" if len(request.data_seeds) > 1 and uses_data else ""
-        found.append((title, mask, scores))
     return found
 
 
@@ -108,10 +89,12 @@ def _pruned(
     batches: PruningBatches | None,
     request: ReportRequest,
     cache: ReportCache,
-    digests: Mapping[str, Any],
+    weights: str,
 ) -> tuple[Mask, Saliency]:
     """The mask and the scores of its last round; rounds are saved as they go, each with the one before it."""
-    key = {**digests, **asdict(config)}
+    used = batches if batches is not None and config.record.needs != "weights" else []
+    images = digest_of({f"{what} {i}": t for i, pair in enumerate(used) for what, t in zip(("x", "y"), pair)})
+    key = {"weights": weights, "images": images, **asdict(config)}
     rounds = config.total_rounds
     path, path_before = (cache.path(name, key, ".safetensors") for name in ("mask", "before"))
     full = Mask.ones(prunable(model))
@@ -149,9 +132,3 @@ def _read_round(path: Path) -> tuple[int, Mask] | None:
         return int(metadata["round"]), mask
     except (ValueError, KeyError, OSError):  # a damaged file counts as missing
         return None
-
-
-def _batches_digest(batches: PruningBatches | None) -> str | None:
-    if batches is None:
-        return None
-    return digest_of({f"{what} {i}": t for i, pair in enumerate(batches) for what, t in zip(("x", "y"), pair)})

@@ -13,19 +13,17 @@ from .document import Report
 from .mask_sections import overlap_section, scores_section
 from .measure import Measured
 from .spectra import against_dense, mean_distance, own_distance, spectrum_section
-from .wording import format_or_none, listed, network_names, with_unit
+from .wording import format_or_none, group_networks, listed, with_unit
 
-# each takes the networks in groups of comparable ones; None: there is nothing to show
+# each takes groups of networks; None: there is nothing to show
 SECTIONS = (spectrum_section, layers_section, cost_section, scores_section, overlap_section)
 
 
 def build_report(found: Sequence[Measured], settings: Mapping[str, Any]) -> Report:
-    by_key: dict[str, list[Measured]] = {}
-    for one in found:
-        by_key.setdefault(one.network.comparable_key, []).append(one)
-    sections = [section(list(by_key.values())) for section in SECTIONS]
+    groups = group_networks(found)
+    sections = [section(groups) for section in SECTIONS]
     return Report(
-        f"Report: {listed(network_names(found))}",
+        f"Report: {listed([one.name for one in found])}",
         (_introduction(found),),
         _facts(found),
         tuple(section for section in sections if section is not None),
@@ -76,7 +74,7 @@ def _facts(found: Sequence[Measured]) -> Table:
     ]  # fmt: skip
     table = [(name, *(read(one) for one in found)) for name, read in rows]
     known = [row for row in table if any(cell is not None for cell in row[1:])]
-    return Table(("", *network_names(found)), tuple(known))
+    return Table(("", *(one.name for one in found)), tuple(known))
 
 
 def _silent_count(one: Measured, found: Sequence[Measured]) -> str | None:

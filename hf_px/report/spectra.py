@@ -11,7 +11,7 @@ from ..figures import Panel, Table, draw_panels
 from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
-from .wording import file_suffix, group_title, listed, network_names, plural
+from .wording import Group, listed, plural
 
 _HEAD = (
     "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue, own weights",
@@ -21,18 +21,18 @@ _HEAD = (
 _FORMATS = ("", ".3f", ".3f", ".4g", ".4g", ".2g", ".3g", ".3g")
 
 
-def spectrum_section(groups: Sequence[Sequence[Measured]]) -> Section | None:
+def spectrum_section(groups: Sequence[Group]) -> Section | None:
     """None if spectra were skipped."""
-    everyone = [one for group in groups for one in group]
+    everyone = [one for group in groups for one in group.members]
     reasons = [f"No spectrum of {one.spectra.reason}." for one in everyone if one.spectra.reason]
     figures: list[Figure] = []
     rows: list[tuple[Value, ...]] = []
     findings: list[str] = []
     how: list[str] = []
-    for i, group in enumerate(groups):
-        measured = [one for one in group if one.spectra.own is not None]
+    for group in groups:
+        measured = [one for one in group.members if one.spectra.own is not None]
         if measured:
-            figures += _figures(i, measured, group, groups)
+            figures += _figures(group, measured)
             rows += [_row(one, measured) for one in measured]
             how.append(_conditions(measured[0]))
             findings += _findings(measured)
@@ -178,25 +178,22 @@ def _conditions(one: Measured) -> str:
     return text
 
 
-def _figures(
-    i: int, measured: Sequence[Measured], group: Sequence[Measured], groups: Sequence[Sequence[Measured]]
-) -> list[Figure]:
-    suffix, order = file_suffix(i, groups), network_names(group)
+def _figures(group: Group, measured: Sequence[Measured]) -> list[Figure]:
     own = {one.name: one.spectra.own for one in measured if one.spectra.own is not None}
     mean = {one.name: one.spectra.mean for one in measured if one.spectra.mean is not None}
     dense = next((one.spectra.mean_dense for one in measured if one.spectra.mean_dense is not None), None)
     if dense is not None and all(one.network.mask is not None for one in measured):
         mean = {"dense": dense, **mean}
-    title = group_title("NTK at the networks' own weights", group, groups)
-    found = [_figure(f"spectrum-own{suffix}", title, own, order)]
+    found = [_figure(group, "spectrum-own", "NTK at the networks' own weights", own)]
     if mean:
         draws = next(iter(mean.values())).draws
-        title = group_title(f"NTK, mean over {draws} {plural(draws, 'draw', 'draws')} of the weights", group, groups)
-        found.append(_figure(f"spectrum-mean{suffix}", title, mean, order))
+        title = f"NTK, mean over {draws} {plural(draws, 'draw', 'draws')} of the weights"
+        found.append(_figure(group, "spectrum-mean", title, mean))
     return found
 
 
-def _figure(name: str, title: str, spectra: Mapping[str, Spectrum], order: Sequence[str]) -> Figure:
+def _figure(group: Group, name: str, title: str, spectra: Mapping[str, Spectrum]) -> Figure:
+    title += group.title_suffix
     # smaller eigenvalues are rounding errors, and would squeeze the others into the top of the figure
     floor = RESOLVED * max(s.values[0] for s in spectra.values())
     series = {one: [(i, v) for i, v in enumerate(s.values, 1) if v > floor] for one, s in spectra.items()}
@@ -205,12 +202,10 @@ def _figure(name: str, title: str, spectra: Mapping[str, Spectrum], order: Seque
     part = "" if count == size else f", the first {count} of {size:,}"
     rows = [(i + 1, *(s.values[i] if i < len(s.values) else None for s in spectra.values())) for i in range(count)]
     alt = "; ".join(_alt(one, s.values, len(series[one])) for one, s in spectra.items())
-    return Figure(
-        name,
-        title,
-        draw_panels([Panel(series, f"rank{part}")], title=title, y="eigenvalue", log_y=True, order=order, alt=alt),
-        Table(("rank", *spectra), tuple(rows), (",d", *(".4g" for _ in spectra))),
-    )
+    panel = Panel(series, f"rank{part}")
+    svg = draw_panels([panel], title=title, y="eigenvalue", log_y=True, order=group.names, alt=alt)
+    table = Table(("rank", *spectra), tuple(rows), (",d", *(".4g" for _ in spectra)))
+    return Figure(f"{name}{group.file_suffix}", title, svg, table)
 
 
 def _alt(name: str, values: Sequence[float], shown: int) -> str:

@@ -1,34 +1,50 @@
-"""How a report writes numbers, lists of names, and figures by layer."""
+"""Groups of networks that are compared, and how a report writes numbers, lists of names and figures by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..figures import Table, draw_layers
 from ..figures.table import Value
 from .document import Figure
+from .measure import Measured
 
 _MOST_NAMES = 6  # in a sentence
 
 
-def file_suffix(i: int, groups: Sequence[Any]) -> str:
-    """-1, -2, … if there are several groups of networks."""
-    return f"-{i + 1}" if len(groups) > 1 else ""
+@dataclass(frozen=True)
+class Group:
+    """Networks with the same layers and image size."""
+
+    members: Sequence[Measured]
+    file_suffix: str  # -1, -2, … if there are several groups
+    title_suffix: str  # the architecture, if there are several groups
+
+    @property
+    def pruned(self) -> list[Measured]:
+        return [one for one in self.members if one.network.mask is not None]
+
+    @property
+    def names(self) -> list[str]:
+        """In page order, which fixes the colour of each network."""
+        return [one.name for one in self.members]
 
 
-def group_title(title: str, group: Sequence[Any], groups: Sequence[Any]) -> str:
-    """With several groups, adds the architecture; with two groups of one architecture, the names of the networks."""
-    if len(groups) < 2:
-        return title
-    architectures = [each[0].network.architecture for each in groups]
-    own = group[0].network.architecture
-    return f"{title}: {own if architectures.count(own) == 1 else f'{own}, {listed(network_names(group))}'}"
-
-
-def network_names(group: Sequence[Any]) -> list[str]:
-    """In page order, which fixes the colour of each network."""
-    return [one.name for one in group]
+def group_networks(found: Sequence[Measured]) -> list[Group]:
+    by_key: dict[str, list[Measured]] = {}
+    for one in found:
+        by_key.setdefault(one.network.comparable_key, []).append(one)
+    if len(by_key) < 2:
+        return [Group(found, "", "")]
+    architectures = [members[0].network.architecture for members in by_key.values()]
+    groups = []
+    for i, (own, members) in enumerate(zip(architectures, by_key.values()), 1):
+        # two groups of one architecture are told apart by the names of their networks
+        names = "" if architectures.count(own) == 1 else f", {listed([one.name for one in members])}"
+        groups.append(Group(members, f"-{i}", f": {own}{names}"))
+    return groups
 
 
 def listed(names: Sequence[str]) -> str:
@@ -54,6 +70,7 @@ def with_unit(count: float) -> str:
 
 
 def layer_figure(
+    group: Group,
     name: str,
     title: str,
     layers: Sequence[str],
@@ -64,5 +81,6 @@ def layer_figure(
     **chart: Any,
 ) -> Figure:
     """A chart of `series` by layer, and `columns` as the table of its numbers; `chart` is passed to draw_layers."""
+    svg = draw_layers(layers, series, title=title, order=group.names, **chart)
     table = Table(("layer", *columns), tuple(zip(layers, *columns.values())), ("", *(spec for _ in columns)))
-    return Figure(name, title, draw_layers(layers, series, title=title, **chart), table)
+    return Figure(f"{name}{group.file_suffix}", title, svg, table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +14,40 @@ from .page import page_html
 
 _PAGE, _MARKDOWN, _RECORD = "index.html", "report.md", "report.json"
 _WRITTEN_BY = "hf-px report"
+CACHE_FOLDER = ".parts"  # for ReportCache, in the directory of the report; may be deleted at any time
 
 
 def report_files(report: Report) -> dict[str, bytes]:
     """{path: content}; equal reports give equal bytes."""
-    texts = {
-        _RECORD: json.dumps(_record(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        **{f"figures/{figure.name}.svg": figure.svg for figure in report.figures()},
-        **{f"tables/{name}.csv": table.csv() for name, table in report.tables().items()},
-        _MARKDOWN: report_markdown(report),
-        _PAGE: page_html(report),
-    }
+    texts = {f"figures/{figure.name}.svg": figure.svg for figure in report.figures()}
+    texts |= {f"tables/{name}.csv": table.csv() for name, table in report.tables().items()}
+    record = json.dumps(_record(report, sorted(texts)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    texts |= {_RECORD: record, _MARKDOWN: report_markdown(report), _PAGE: page_html(report)}
     # a name may hold half of a surrogate pair, which UTF-8 cannot encode
     return {path: text.encode("utf-8", "backslashreplace") for path, text in texts.items()}
 
 
-def check_report_directory(directory: str | os.PathLike[str], beside: Collection[str] = ()) -> None:
-    """Refuse a directory that cannot be written to or holds files of others, before any work is done.
-
-    `beside` names files that may be there besides a report, such as the cache of its measurements.
-    """
+def check_report_directory(directory: str | os.PathLike[str]) -> None:
+    """Refuse a directory that cannot be written to or holds files of others, before any work is done."""
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"{directory} is a file; name a directory for the report")
     present = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    others = sorted(name for name in present if not is_temporary(name) and name not in beside)
+    others = sorted(name for name in present if not is_temporary(name) and name != CACHE_FOLDER)
     if others and _earlier_files(directory) is None:
         raise ValueError(f"{directory} holds {others[0]}, and no report of hf-px; name another directory")
     if (closed := unwritable_parent(directory)) is not None:
         raise ValueError(f"{directory}: {closed} is not a writable directory")
 
 
-def write_report(report: Report, directory: str | os.PathLike[str], beside: Collection[str] = ()) -> Path:
+def write_report(report: Report, directory: str | os.PathLike[str]) -> Path:
     """Write all files, the page last, then remove figures and tables that only an earlier report had.
 
     Returns the path of the page.
     """
     directory = Path(directory)
     content = report_files(report)
-    check_report_directory(directory, beside)
+    check_report_directory(directory)
     earlier = _earlier_files(directory)
     names = [name for name in content if name != _RECORD]
     # report.json marks the directory as a report: in a new directory it comes first, so that an interrupted run may
@@ -85,7 +79,7 @@ def _is_report_file(name: object) -> bool:
     return suffix is not None and last.endswith(suffix) and is_slug(last.removesuffix(suffix))
 
 
-def _record(report: Report) -> dict[str, Any]:
+def _record(report: Report, files: list[str]) -> dict[str, Any]:
     """Everything but the SVGs; tables as lists of records."""
     return {
         "written_by": _WRITTEN_BY,
@@ -106,8 +100,5 @@ def _record(report: Report) -> dict[str, Any]:
             for section in report.sections
         ],
         "settings": json_value(report.settings),
-        "files": sorted(
-            [f"figures/{figure.name}.svg" for figure in report.figures()]
-            + [f"tables/{name}.csv" for name in report.tables()]
-        ),
+        "files": files,
     }
