@@ -36,13 +36,12 @@ from ..tickets.mask_file import load_mask, save_mask
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
-from .evaluate import evaluate
 from .loop import scaler_state
 from .match_data import check_runs, images_of_, name_classes_
 from .plan import Plan, channels_last
 from .publish import check_login, check_repo, command, push, save_ticket
 from .resume import check_digests
-from .run_directory import RESULTS, Run, agreed, check_output, hold, on_main, results_table
+from .run_directory import RESULTS, Run, check_agreed, check_output, hold, on_main, results_table
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
 
@@ -246,7 +245,7 @@ class Experiment:
         if path.is_file():
             found, notes = load_mask(path)
             done = int(notes["round"]), found
-        agreed(self.accelerator, "the last round", done and done[0])
+        check_agreed(self.accelerator, "the last round", done and done[0])
         if done is not None:
             self.print(f"pruning: continues after round {done[0]} of {self.pruning.rounds}")
 
@@ -323,7 +322,7 @@ class Experiment:
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         model.to(self.accelerator.device)
-        return evaluate(self.accelerator, model, self._tests, self.task, self._metric)
+        return self.task.evaluate(self.accelerator, model, self._tests, self._metric)
 
     def record(self, name: str, model: nn.Module) -> None:
         """Measure on the test set and write it down, unless an earlier try did."""

@@ -162,10 +162,7 @@ def check_login(repo: str) -> None:
 def command(processes: int) -> str:
     """The running command, without --resume and --overwrite."""
     argv = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    by = (
-        ["accelerate", "launch", *(["--num_processes", str(processes)] if processes > 1 else [])]
-        if launched
-        else ["python"]
-    )
-    return shareable_command([*by, sys.argv[0], *argv])
+    program = ["python"]
+    if "ACCELERATE_MIXED_PRECISION" in os.environ:  # set by accelerate launch
+        program = ["accelerate", "launch", *(["--num_processes", str(processes)] if processes > 1 else [])]
+    return shareable_command([*program, sys.argv[0], *argv])

@@ -151,8 +151,8 @@ def on_main(accelerator: Any, work: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def agreed(accelerator: Any, what: str, value: T) -> T:
-    """The value, if it is the same on every process: all must have read the same checkpoint."""
+def check_agreed(accelerator: Any, what: str, value: Any) -> None:
+    """Refuse a value that differs between processes: all must have read the same checkpoint."""
     from accelerate.utils import gather_object
 
     everyone = gather_object([value]) if accelerator.num_processes > 1 else [value]
@@ -160,7 +160,6 @@ def agreed(accelerator: Any, what: str, value: T) -> T:
         raise DisagreementError(
             f"{what} differs between processes: {everyone}; do all machines see the same output_dir and cache?"
         )
-    return value
 
 
 def _read(directory: Path, recipe: str) -> dict[str, Any] | None:

@@ -15,11 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from ..core.forward import IGNORE, output_tensor
 from ..data import TestImages, TestPairs, TrainImages, TrainPairs, pair_batches, pruning_batches
 from ..data.presets import TaskName
 from ..models.networks import encoder_of
+from .losses import label_counts
+from .plan import channels_last
 
 
 @dataclass(frozen=True)
@@ -43,33 +48,34 @@ class Task:
         """Shape of the logits of one example."""
         return (classes,) if self is CLASSIFICATION else (classes, height, width)
 
+    @torch.no_grad()
+    def evaluate(self, accelerator: Any, model: nn.Module, batches: Any, metric: Any) -> dict[str, Any]:
+        """{metric: value} and the mean loss; every example of the test set counts once, on one process or many.
 
-# metrics are imported late: the package evaluate takes seconds, and pruning alone needs none
+        `batches` is a DataLoader prepared by accelerate: it pads the last batch of each process, and gather_for_metrics
+        drops the padding.
+        """
+        model.eval()
+        total, labels, examples = 0.0, 0, 0
+        for x, y in batches:
+            with accelerator.autocast():
+                logits = output_tensor(model(channels_last(x))).float()
+            losses = F.cross_entropy(logits, y, ignore_index=IGNORE if y.dim() > 1 else -100, reduction="none")
+            losses = losses.double().view(len(y), -1).sum(1)
+            found = (losses, label_counts(y), *self.measure(logits, y))
+            losses, counts, *measured = accelerator.gather_for_metrics(found)
+            self.add(metric, *measured)
+            total, labels, examples = total + float(losses.sum()), labels + int(counts.sum()), examples + len(losses)
+        if examples != len(batches.dataset):
+            raise RuntimeError(f"{examples} examples evaluated, the test set has {len(batches.dataset)}")
+        return {**metric.compute(), "loss": total / labels}
 
 
-def _accuracies(names: Sequence[str]) -> Any:
-    from .metrics import classification_metrics
+def _metrics() -> Any:
+    """Imported late: the package evaluate takes seconds, and pruning alone needs no metric."""
+    from . import metrics
 
-    return classification_metrics(len(names))
-
-
-def _best(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    from .metrics import ranked
-
-    return ranked(logits), labels
-
-
-def _mean_iou(names: Sequence[str]) -> Any:
-    from .metrics import MeanIoU
-
-    return MeanIoU(len(names), names)
-
-
-def _counts(logits: Tensor, label_maps: Tensor) -> tuple[Tensor]:
-    """One matrix per image instead of its pixels: less to send between processes."""
-    from .metrics import confusion
-
-    return (confusion(logits.argmax(1), label_maps, logits.shape[1]),)
+    return metrics
 
 
 CLASSIFICATION = Task(
@@ -80,8 +86,8 @@ CLASSIFICATION = Task(
     TestImages,
     pruning_batches,
     prune_batch_size=100,
-    metric=_accuracies,
-    measure=_best,
+    metric=lambda names: _metrics().classification_metrics(len(names)),
+    measure=lambda logits, labels: (_metrics().ranked(logits), labels),
     add=lambda metric, best, labels: metric.add_batch(predictions=best, references=labels),
 )
 SEGMENTATION = Task(
@@ -92,8 +98,9 @@ SEGMENTATION = Task(
     TestPairs,
     pair_batches,
     prune_batch_size=8,
-    metric=_mean_iou,
-    measure=_counts,
+    metric=lambda names: _metrics().MeanIoU(len(names), names),
+    # one matrix per image instead of its pixels: less to send between processes
+    measure=lambda logits, maps: (_metrics().confusion(logits.argmax(1), maps, logits.shape[1]),),
     add=lambda metric, counts: metric.add_counts(counts),
 )
 

@@ -12,7 +12,7 @@ from .run_directory import TRACKER_PROJECT
 
 def check_trackers(names: Sequence[str]) -> None:
     """Refuse a tracker that accelerate does not know or that is not installed: accelerate would silently ignore it."""
-    here = {str(getattr(kind, "value", kind)) for kind in get_available_trackers()}
+    here = {str(kind) for kind in get_available_trackers()}
     for name in names:
         if name not in {*LOGGER_TYPE_TO_CLASS, "all"}:
             raise ValueError(f"`report_to` {name}: accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}")

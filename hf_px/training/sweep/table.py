@@ -24,8 +24,6 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: SweepAxis = SP
         return f"{mean(values):.2f} ± {sample_deviation(values):.2f}" if len(values) > 1 else f"{mean(values):.2f}"
 
     def entry(method: str, value: float) -> str:
-        if axis is ROUNDS and single_shot(method) and value != 1:
-            return "–"
         got, gone = found[method].get(value), len(lost.get(method, {}).get(value, ()))
         if not got:
             return "collapsed" if gone else ""
@@ -34,21 +32,23 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str, axis: SweepAxis = SP
         return text if len(got) == most else f"{text} ({fewer})"
 
     def seconds(method: str, value: float) -> str:
-        if axis is ROUNDS and single_shot(method) and value != 1:
-            return "–"
         return f"{mean(got):.2f}" if (got := taken[method].get(value)) else ""
 
-    def line_of(method: str) -> str:
-        entries = [[entry(method, v), *([seconds(method, v)] if axis.timed else [])] for v in values]
-        return f"| {' | '.join([method, *(text for pair in entries for text in pair)])} |"
+    columns = (entry, seconds) if axis.timed else (entry,)
 
+    def line_of(method: str) -> str:
+        only = 1 if axis is ROUNDS and single_shot(method) else None  # the one value that the method has
+        texts = [text(method, v) if only in (None, v) else "–" for v in values for text in columns]
+        return f"| {' | '.join([method, *texts])} |"
+
+    metric = TITLES[metric_of(rows)]
     seeds = f"mean ± sample deviation over {most} seeds" if most > 1 else "1 seed"
     fewer = any(len(values) < most for at in found.values() for values in at.values())
     heads = [text for v in values for text in [axis.column(v), *(["s"] if axis.timed else [])]]
     lines = [
         f"# {title}",
         "",
-        f"{_capital(TITLES[metric_of(rows)])} on the test set in %, {seeds}, {axis.description}; the best of each "
+        f"{metric[:1].upper()}{metric[1:]} on the test set in %, {seeds}, {axis.description}; the best of each "
         f"column in bold{'; (n=…) where fewer seeds are done' if fewer else ''}"
         f"{f'; collapsed: {NO_PATH}, so there was nothing to train' if lost else ''}.",
         "",
@@ -88,7 +88,3 @@ def _overlap_table(rows: Sequence[Mapping[str, Any]], axis: SweepAxis, values: S
             for m, at in found.items()
         ),
     ]
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
