@@ -20,13 +20,10 @@ class TrainImages(SeededDataset):
     """x = augment(image, seed, epoch, index); whole batches at once if the images are small and kept in memory."""
 
     def __init__(self, data: Data[Split], images: Mapping[str, Any], seed: int) -> None:
-        self.split = data.train
+        self.split: Split = data.train
         self.transform = train_transform(data, images)
         self.batch_augment = batch_augment(data, images)
         self.seed = seed
-
-    def __len__(self) -> int:
-        return len(self.split)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
         if self.batch_augment is None:

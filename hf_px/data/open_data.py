@@ -25,7 +25,7 @@ from .digits import grey_digits, pixels
 from .labelled_split import ReadArray, ReadColumn, Split
 from .presets import Preset, TaskName, preset_of
 from .segmentation.folders import FOLDER_LAYOUTS, SplitFolders, read_class_names, split_folders
-from .segmentation.pairs import PairColumns, PairFiles, Pairs
+from .segmentation.pairs import OpenColumn, OpenFiles, Pairs
 from .source import NOISE, check_source, id_and_title, load_splits, on_disk
 
 S = TypeVar("S", Split, Pairs)
@@ -160,12 +160,14 @@ def _open_pairs(
     def pairs(name: str) -> Pairs:
         part = parts[name]
         if isinstance(part, SplitFolders):
-            opened = Pairs(PairFiles(part.pairs()))
+            image_files, label_map_files = part.pairs()
+            opened = Pairs(OpenFiles(image_files), OpenFiles(label_map_files))
         else:
             find_image_column(part, images, None)
             find_label_map_column(part, label_maps, images, None)
             # label maps in RGB colours exist only in this preset's own columns
-            opened = Pairs(PairColumns(part, images, label_maps, name), preset.colours if preset else ())
+            colours = preset.colours if preset else ()
+            opened = Pairs(OpenColumn(part, images, name), OpenColumn(part, label_maps, name), colours)
         if opened.highest() < 0:
             why = "no pixel of its label maps has a class: all hold 255" if len(opened) else "it is empty"
             raise ValueError(f"split {name!r}: {why}")
@@ -173,7 +175,7 @@ def _open_pairs(
 
     test_name = find_test_split(parts, given.test, given.train, labelled, preset) if need_test else ""
     train_pairs = pairs(given.train)
-    test_pairs = pairs(test_name) if need_test else Pairs(PairFiles([]))
+    test_pairs = pairs(test_name) if need_test else Pairs(OpenFiles([]), OpenFiles([]))
     return Opened(
         _classes([train_pairs, test_pairs], read_class_names(path) if path else None, num_classes, preset),
         train_pairs,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..core.registry import Registry
+from .segmentation.overlay import colours
 
 TaskName = Literal["classification", "segmentation"]
 
@@ -15,12 +16,6 @@ VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
-
-
-def voc_colour(label: int) -> tuple[int, int, int]:
-    """Bit 3k + c of the label is bit 7 - k of colour c: 1 is (128, 0, 0), 8 is (64, 0, 0), 255 (224, 224, 192)."""
-    red, green, blue = (sum((label >> (3 * k + c) & 1) << (7 - k) for k in range(3)) for c in range(3))
-    return red, green, blue
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Preset:
 
 
 _CIFAR = PadCrop(size=32, padding=4)
-_VOC_COLOURS = (*(voc_colour(label) for label in range(21)), voc_colour(255))
+_COLOURS = [(red, green, blue) for red, green, blue in colours(256).tolist()]
 PRESETS: Registry[Preset] = Registry("data set")
 for _name, _preset in {
     # 1,797 grey images of 8x8. Not augmented: the demo should be fast, and a flipped 2 is not a digit
@@ -136,7 +131,7 @@ for _name, _preset in {
         test_split="val",
         task="segmentation",
         classes=VOC_CLASSES,
-        colours=_VOC_COLOURS,
+        colours=(*_COLOURS[:21], _COLOURS[255]),
     ),
 }.items():
     PRESETS.add(_name, replace(_preset, name=_name))

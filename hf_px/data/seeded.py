@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,10 @@ class SeededDataset(Dataset):
     """
 
     seed: int
+    split: Sized
+
+    def __len__(self) -> int:
+        return len(self.split)
 
     def item(self, index: int) -> tuple[Any, Any]:
         """One item; random numbers come from torch's global generator."""

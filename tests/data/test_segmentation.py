@@ -89,7 +89,7 @@ def test_two_folders_for_a_split(folder: Path, data: Data[Pairs]) -> None:
         assert np.array_equal(np.asarray(data.train.image(index)), np.asarray(painted(mask)))
         assert set(data.train.classes_in(index)) == set(mask.flatten().tolist()) - {255}
         assert list(data.train.classes_in(index)) == sorted(data.train.classes_in(index))
-        assert data.train.name(index) == str(folder / "train" / "images" / f"p{index}.png")
+        assert data.train.images.name(index) == str(folder / "train" / "images" / f"p{index}.png")
     with pytest.raises(IndexError, match="image 4 of 4"):
         data.train.image(4)
     alone = open_data(str(folder), task="segmentation", need_test=False)
@@ -167,7 +167,7 @@ def test_columns_of_what_save_to_disk_wrote(tmp_path: Path, data: Data[Pairs]) -
     assert as_read(found.train) == as_read(data.train)
     assert as_read(found.test) == as_read(data.test)
     assert (found.classes, found.test_split) == (data.classes, "val")  # test has no mask
-    assert found.train.name(3) == "split train, row 3"
+    assert found.train.images.name(3) == "split train, row 3, column image"
     assert list(found.train.digest_parts()) == list(data.train.digest_parts())
     assert isinstance(open_data(str(tmp_path / "saved")).train, Split)  # it has labels too
     with pytest.raises(ValueError, match="split test, row 0, column mask: the row is empty"):

@@ -27,16 +27,13 @@ class TrainPairs(SeededDataset):
 
     def __init__(self, data: Data[Pairs], images: Mapping[str, Any], seed: int) -> None:
         check_channels(data, images)
-        self.pairs = data.train
+        self.split: Pairs = data.train
         vary = data.preset.augmentation if data.preset else None
         self.transform = ScaleCropFlip(vary if isinstance(vary, ScaleCrop) else ScaleCrop(), images)
         self.seed = seed
 
-    def __len__(self) -> int:
-        return len(self.pairs)
-
     def item(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.transform(self.pairs.image(index), self.pairs.label_map(index))
+        return self.transform(self.split.image(index), self.split.label_map(index))
 
 
 class TestPairs(Dataset):

@@ -29,8 +29,8 @@ class SplitFolders:
         files = _by_stem(self.label_maps, (".png",))
         return bool(files) if self.listed is None else any(stem in files for stem in _lines(self.listed))
 
-    def pairs(self) -> list[tuple[str, str]]:
-        """(image, label map) in alphabetical order or in that of the list; raises if one of a pair is missing."""
+    def pairs(self) -> tuple[list[str], list[str]]:
+        """(images, label maps) in alphabetical order or in that of the list; raises if one of a pair is missing."""
         images, label_maps = _by_stem(self.images, IMAGE_SUFFIXES), _by_stem(self.label_maps, (".png",))
         stems = sorted(images) if self.listed is None else _lines(self.listed)
         if not stems:
@@ -44,7 +44,7 @@ class SplitFolders:
                 raise ValueError(f"{images[stem]}: has no label map; there is no {self.label_maps / stem}.png")
         if self.listed is None and (alone := sorted(set(label_maps) - set(images))):
             raise ValueError(f"{label_maps[alone[0]]}: has no image; there is no {self.images / alone[0]}.jpg")
-        return [(str(images[stem]), str(label_maps[stem])) for stem in stems]
+        return [str(images[stem]) for stem in stems], [str(label_maps[stem]) for stem in stems]
 
 
 def split_folders(path: Path) -> dict[str, SplitFolders]:

@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -25,66 +26,44 @@ from .label_map import Colour, classes_in, read_label_map
 UNREADABLE = (OSError, ValueError, AttributeError, SyntaxError, Image.DecompressionBombError)  # raised by Pillow
 
 
-class PairSource(Protocol):
-    """Opens images and label maps. It is sent to DataLoader workers, so it must pickle small."""
+class OpenFiles:
+    """Opens image files."""
 
-    def __len__(self) -> int: ...
-    def image(self, index: int) -> ImageFile: ...  # opened, not decoded
-    def label_map(self, index: int) -> ImageFile: ...
-    def name(self, index: int) -> str: ...  # for errors
-    def label_map_name(self, index: int) -> str: ...
-
-
-class PairFiles:
-    """Two files per pair."""
-
-    def __init__(self, files: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, files: Sequence[str]) -> None:
         self.files = list(files)
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def image(self, index: int) -> ImageFile:
-        return Image.open(self.files[index][0])
-
-    def label_map(self, index: int) -> ImageFile:
-        return Image.open(self.files[index][1])
+    def open(self, index: int) -> ImageFile:
+        return Image.open(self.files[index])
 
     def name(self, index: int) -> str:
-        return self.files[index][0]
-
-    def label_map_name(self, index: int) -> str:
-        return self.files[index][1]
+        """The image's name in errors."""
+        return self.files[index]
 
 
-class PairColumns:
-    """Two columns of a Hugging Face dataset."""
+class OpenColumn(ReadColumn):
+    """Opens the images of a column of a Hugging Face dataset."""
 
-    def __init__(self, dataset: Any, image_column: str, label_column: str, split: str) -> None:
-        self.images, self.label_maps = (ReadColumn(dataset, column) for column in (image_column, label_column))
-        self.label_column, self.split = label_column, split
+    def __init__(self, dataset: Any, column: str, split: str) -> None:
+        super().__init__(dataset, column)
+        self.split = split
 
     def __len__(self) -> int:
-        return len(self.images.rows)
-
-    def image(self, index: int) -> ImageFile:
-        return self.images.open(index)
-
-    def label_map(self, index: int) -> ImageFile:
-        return self.label_maps.open(index)
+        return len(self.rows)
 
     def name(self, index: int) -> str:
-        return f"split {self.split}, row {index}"
-
-    def label_map_name(self, index: int) -> str:
-        return f"{self.name(index)}, column {self.label_column}"
+        return f"split {self.split}, row {index}, column {self.column}"
 
 
 class Pairs:
     """N images and N label maps of the same sizes. EXIF rotation is not applied, because label maps have none."""
 
-    def __init__(self, source: PairSource, colours: Sequence[Colour] = ()) -> None:
-        self._source = source
+    def __init__(
+        self, images: OpenFiles | OpenColumn, label_maps: OpenFiles | OpenColumn, colours: Sequence[Colour] = ()
+    ) -> None:
+        self.images, self.label_maps = images, label_maps
         self._colours = tuple(colours)
         checked = self._check_all()
         self.sizes = [size for size, _ in checked]
@@ -97,18 +76,12 @@ class Pairs:
 
     def image(self, index: int) -> Image.Image:
         """RGB image."""
-        try:
-            with self._source.image(self._in_range(index)) as image:
-                return image.convert("RGB")
-        except UNREADABLE as error:
-            raise ValueError(f"{self.name(index)}: the image cannot be read: {first_line(error)}") from error
+        with self._open_image(self._in_range(index)) as image:
+            return image.convert("RGB")
 
     def label_map(self, index: int) -> np.ndarray:
         """H x W uint8: the class of each pixel, 255 for none."""
         return self._read_label_map(self._in_range(index))
-
-    def name(self, index: int) -> str:
-        return self._source.name(index)
 
     def classes_in(self, index: int) -> tuple[int, ...]:
         """The classes that occur in the label map, without 255."""
@@ -119,7 +92,7 @@ class Pairs:
         for index, classes in enumerate(self._classes):
             if classes and classes[-1] >= num_classes:
                 raise ValueError(
-                    f"{self._source.label_map_name(index)}: label {classes[-1]}, but there are {num_classes} classes, "
+                    f"{self.label_maps.name(index)}: label {classes[-1]}, but there are {num_classes} classes, "
                     f"0 to {num_classes - 1}; 255 is for pixels without a class"
                 )
 
@@ -141,7 +114,7 @@ class Pairs:
 
     def _check_all(self) -> list[tuple[tuple[int, int], tuple[int, ...]]]:
         """(size, classes) of each pair. Pillow releases the GIL while decoding, so threads help."""
-        count = len(self._source)
+        count = len(self.images)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             checked = pool.map(self._check_pair, range(count))
             bar = tqdm(
@@ -153,24 +126,29 @@ class Pairs:
                 pool.shutdown(cancel_futures=True)  # after an error the rest is not needed
 
     def _check_pair(self, index: int) -> tuple[tuple[int, int], tuple[int, ...]]:
-        try:
-            with self._source.image(index) as image:
-                size = image.size  # from the header, without decoding
-        except UNREADABLE as error:
-            raise ValueError(f"{self.name(index)}: the image cannot be read: {first_line(error)}") from error
+        with self._open_image(index) as image:
+            size = image.size  # from the header, without decoding
         labels = self._read_label_map(index)
         height, width = labels.shape
         if (width, height) != size:
             raise ValueError(
-                f"{self._source.label_map_name(index)}: the label map is {width} x {height}, its image {size[0]} x "
+                f"{self.label_maps.name(index)}: the label map is {width} x {height}, its image {size[0]} x "
                 f"{size[1]}; both must have the same size"
             )
         return size, classes_in(labels)
 
-    def _read_label_map(self, index: int) -> np.ndarray:
-        name = self._source.label_map_name(index)
+    @contextmanager
+    def _open_image(self, index: int) -> Iterator[ImageFile]:
         try:
-            with self._source.label_map(index) as image:
+            with self.images.open(index) as image:
+                yield image
+        except UNREADABLE as error:
+            raise ValueError(f"{self.images.name(index)}: the image cannot be read: {first_line(error)}") from error
+
+    def _read_label_map(self, index: int) -> np.ndarray:
+        name = self.label_maps.name(index)
+        try:
+            with self.label_maps.open(index) as image:
                 return read_label_map(image, self._colours)
         except ValueError as error:
             raise ValueError(f"{name}: {first_line(error)}") from error
