@@ -183,7 +183,7 @@ def _held_tensors(module: nn.Module) -> Iterator[Tensor]:
 def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     if "custom" in record:
         raise TicketError(
-            f"the model is a {_short(record['custom'])}, which neither timm, transformers nor hf_px can build; "
+            f"the model is a {record['custom']!r:.100}, which neither timm, transformers nor hf_px can build; "
             "build it yourself and call Ticket.from_pretrained(…).to_model(into=module)"
         )
     try:
@@ -195,10 +195,9 @@ def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     except TicketError:
         raise
     except Exception as error:  # constructors may raise anything on untrusted arguments
-        name = _short(record.get("architecture") or record.get("model_type"))
-        raise TicketError(
-            f"config.json: {name} cannot be built with these settings ({first_line(error):.200})"
-        ) from error
+        name = record.get("architecture") or record.get("model_type")
+        reason = f"{first_line(error):.200}"
+        raise TicketError(f"config.json: {name!r:.100} cannot be built with these settings ({reason})") from error
     raise TicketError("config.json has neither model_type nor architecture; does it belong to a model?")
 
 
@@ -206,11 +205,11 @@ def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tu
     """(model class, config) of a transformers record, both defined by transformers itself."""
     kind, names = record["model_type"], record.get("architectures")
     if kind not in transformers.CONFIG_MAPPING:
-        raise TicketError(f"config.json: transformers {transformers.__version__} has no model type {_short(kind)}")
+        raise TicketError(f"config.json: transformers {transformers.__version__} has no model type {kind!r:.100}")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise TicketError(f"config.json: transformers {transformers.__version__} has no model {_short(names)}")
+        raise TicketError(f"config.json: transformers {transformers.__version__} has no model {names!r:.100}")
     config = transformers.CONFIG_MAPPING[kind].from_dict(_harmless(record))
     if num_classes is not None:
         config.num_labels = num_classes
@@ -231,7 +230,7 @@ def _harmless(settings: Any) -> Any:
     # only in timm_backbone, and only for timm's own names, is this an architecture; otherwise it is a repo on the Hub
     known = isinstance(backbone, str) and backbone.isidentifier() and timm.is_model(backbone)
     if backbone is not None and not (kind == "timm_backbone" and known):
-        raise TicketError(f"config.json: the backbone {_short(backbone)} would be downloaded from the Hub; refused")
+        raise TicketError(f"config.json: the backbone {backbone!r:.100} would be downloaded from the Hub; refused")
     # attn_implementation may name a repo on the Hub whose kernel code is executed
     dropped = {key for key in settings if key in _FETCHING_KEYS or str(key).endswith("_implementation")}
     return {key: _harmless(value) for key, value in settings.items() if key not in dropped}
@@ -239,7 +238,7 @@ def _harmless(settings: Any) -> Any:
 
 def _check_numbers(value: Any, most: int = _MAX_NUMBER) -> None:
     if isinstance(value, int) and abs(value) > most:
-        raise TicketError(f"config.json: {_short(value)} is too large for a size, depth or count of a vision model")
+        raise TicketError(f"config.json: {value!r:.100} is too large for a size, depth or count of a vision model")
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         _check_numbers(inner, most)
 
@@ -255,7 +254,7 @@ def _build_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module
     name = OLD_NAMES.get(record["architecture"], record["architecture"])
     count = record.get("num_classes") if num_classes is None else num_classes
     if not isinstance(count, int) or count < 0:
-        raise TicketError(f"config.json: num_classes is {_short(count)}, not a number of classes")
+        raise TicketError(f"config.json: num_classes is {count!r:.100}, not a number of classes")
     config = {k: v for k, v in record.get("pretrained_cfg", {}).items() if k not in _WEIGHTS_KEYS}
     return timm.create_model(name, num_classes=count, pretrained_cfg=config | {"architecture": name}, **args)
 
@@ -264,7 +263,7 @@ def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
     """Check an untrusted timm record; returns its model_args."""
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
     if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
-        raise TicketError(f"config.json: timm {timm.__version__} has no model {_short(name)}; is a newer timm needed?")
+        raise TicketError(f"config.json: timm {timm.__version__} has no model {name!r:.100}; is a newer timm needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")
     if odd := sorted(_READING_ARGUMENTS & args.keys()):
@@ -297,9 +296,3 @@ def pipeline_task(record: Mapping[str, Any]) -> str | None:
     if record.get("num_classes") or name.endswith("ForImageClassification"):
         return "image-classification"
     return None
-
-
-def _short(value: Any) -> str:
-    """An untrusted value, which may have any length, for an error message."""
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "…"

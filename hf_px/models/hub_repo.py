@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -37,8 +38,11 @@ def from_repo(name: str, trained: bool, options: LoadOptions) -> LoadedModel:
             raise TicketError(
                 f"a ticket, already pruned; hf_px.from_pretrained({name!r}) loads it. To prune again, name its base"
             )
-        load = _transformers_repo if "model_type" in config else _timm_repo
-        model, new_head = load(source, config, trained, options)
+        if "model_type" in config:
+            model, new_head = _transformers_repo(source, trained, options)
+        else:
+            check_timm(config)
+            model, new_head = _timm_repo((source.weights() if trained else path).parent, trained, options)
     on_hub = trained and not source.is_dir
     return LoadedModel(
         model.eval(),
@@ -62,14 +66,7 @@ def _license(source: Source, config: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None  # a list of licences needs a human reader
 
 
-def _timm_repo(
-    source: Source, config: Mapping[str, Any], trained: bool, options: LoadOptions
-) -> tuple[nn.Module, tuple[str, ...]]:
-    check_timm(config)
-    weights = [source.file(file) for file in ("model.safetensors", "pytorch_model.bin")] if trained else []
-    if trained and not any(weights):
-        raise TicketError("no weights: neither model.safetensors nor pytorch_model.bin")
-    folder = next((path.parent for path in weights if path), None) or source.file("config.json").parent  # type: ignore[union-attr]
+def _timm_repo(folder: Path, trained: bool, options: LoadOptions) -> tuple[nn.Module, tuple[str, ...]]:
     with options.seeded():
         classes = None if trained else options.num_classes
         model: Any = timm.create_model(f"local-dir:{folder}", pretrained=trained, num_classes=classes)
@@ -82,9 +79,7 @@ def _timm_repo(
     return (model, options.with_head_(model)) if trained else (open_branches_(model), ())
 
 
-def _transformers_repo(
-    source: Source, _: Mapping[str, Any], trained: bool, options: LoadOptions
-) -> tuple[nn.Module, tuple[str, ...]]:
+def _transformers_repo(source: Source, trained: bool, options: LoadOptions) -> tuple[nn.Module, tuple[str, ...]]:
     name = str(source.path) if source.is_dir else source.name
     # trust_remote_code=False: otherwise transformers asks whether to run the repo's code
     where: dict[str, Any] = {"revision": source.revision or "main", "token": source.token, "trust_remote_code": False}

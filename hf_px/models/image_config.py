@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 PROCESSOR = "preprocessor_config.json"  # transformers' file of image settings
@@ -20,9 +20,6 @@ class ImageConfig:
     interpolation: str = "bilinear"
     crop_pct: float = 0.875
     crop_mode: str = "center"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def from_processor(processor: Mapping[str, Any], channels: int = 3) -> dict[str, Any] | None:

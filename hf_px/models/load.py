@@ -12,7 +12,7 @@ Random weights (a new head, or all) depend on `seed` alone; torch's global gener
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import timm
@@ -77,7 +77,7 @@ def load(
     if record.source.startswith("timm/"):
         loaded = _load_timm(record.source.removeprefix("timm/"), True, options)
         # the record is what we document; timm's registry may change
-        loaded.model.pretrained_cfg.update(record.images.as_dict())  # type: ignore[operator, union-attr]
+        loaded.model.pretrained_cfg.update(asdict(record.images))  # type: ignore[operator, union-attr]
     else:
         loaded = from_file(record.source, "url", record.name, options)
     return replace(loaded, license=record.license, citation=record.citation)
@@ -87,7 +87,7 @@ def _random_weights(record: BackboneRecord, options: LoadOptions) -> nn.Module:
     """W ~ N(0, 2 / fan_in), as in the paper; timm's own initialisation if the record has trained weights."""
     if record.architecture in ARCHITECTURES:
         return _own_network(record.architecture, options)
-    overlay = {**NO_WEIGHTS, **record.images.as_dict(), "test_input_size": None, "test_crop_pct": None}
+    overlay = {**NO_WEIGHTS, **asdict(record.images), "test_input_size": None, "test_crop_pct": None}
     with options.seeded():
         model = timm.create_model(
             record.architecture, pretrained_cfg_overlay=overlay, num_classes=options.num_classes or None
@@ -138,11 +138,8 @@ def _load_timm(name: str, trained: bool, options: LoadOptions) -> LoadedModel:
     try:
         if source.name and not config.custom_load:
             # downloaded here, because timm takes neither revision nor token
-            files = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
-            path = next((path for file in files if (path := source.file(file)) is not None), None)
-            if path is None:
-                raise TicketError(f"{source.name} has no {' or '.join(files)}")
-            overlay = {"file": str(path)}
+            named = config.hf_hub_filename
+            overlay = {"file": str(source.weights([named]) if named else source.weights())}
         # with the source's own head: timm loads strictly only then
         with options.seeded():
             model: Any = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay).eval()

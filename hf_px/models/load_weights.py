@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def from_file(name: str, kind: Kind, architecture: str, options: LoadOptions) ->
     classes = _classes(build, tensors)
     overlay: dict[str, Any] = dict(NO_WEIGHTS)
     if record is not None:
-        overlay |= {**record.images.as_dict(), "test_input_size": None, "test_crop_pct": None}
+        overlay |= {**asdict(record.images), "test_input_size": None, "test_crop_pct": None}
         overlay["license"] = record.license
     if classes is not None:
         overlay["num_classes"] = classes

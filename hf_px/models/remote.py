@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,14 @@ class Source:
         if is_commit(path.parent.name):
             self.revision = path.parent.name  # the repo may change between two downloads
         return path
+
+    def weights(self, names: Sequence[str] = ("model.safetensors", "pytorch_model.bin")) -> Path:
+        """The first of these files that the source has."""
+        for name in names:
+            if (path := self.file(name)) is not None:
+                return path
+        at = f" at {self.revision}" if self.revision else ""
+        raise TicketError(f"{self.name}: has no weights{at}: no {' or '.join(names)}")
 
 
 def is_commit(revision: object) -> TypeGuard[str]:

@@ -59,12 +59,7 @@ def _transformers_base(
 def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
     model_args = check_timm(record)
     base = source.name
-    # downloaded here, because timm takes no token
-    weights = source.file("model.safetensors") or source.file("pytorch_model.bin")
-    if weights is None:
-        raise TicketError(
-            f"{base}: has no weights at {source.revision}: neither model.safetensors nor pytorch_model.bin"
-        )
+    weights = source.weights()  # downloaded here, because timm takes no token
     classes = record.get("num_classes") if num_classes is None else num_classes
     model = timm.create_model(f"local-dir:{weights.parent}", pretrained=True, num_classes=classes, **model_args)
     config: Any = model.pretrained_cfg

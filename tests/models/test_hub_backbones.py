@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -193,7 +194,7 @@ def test_a_short_name_keeps_clips_attention_pool(hub, tmp_path):
     record = backbones["clip-resnet50"]
     assert (found.base, found.revision) == ("timm/resnet50_clip.openai", sha)
     assert (found.license, found.citation) == ("mit", record.citation)
-    assert {key: found.model.pretrained_cfg[key] for key in record.images.as_dict()} == record.images.as_dict()
+    assert {key: found.model.pretrained_cfg[key] for key in asdict(record.images)} == asdict(record.images)
 
 
 def test_a_repo_of_one_file_is_converted(hub, tmp_path):

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -105,7 +106,7 @@ def test_every_short_name_has_a_whole_record() -> None:
         if record.source and record.source.startswith("timm/"):  # timm's own record is the oracle
             config = timm.models.get_pretrained_cfg(record.source.removeprefix("timm/"))
             assert (config.architecture, config.license) == (record.architecture, record.license)
-            assert {key: getattr(config, key) for key in record.images.as_dict()} == record.images.as_dict()
+            assert {key: getattr(config, key) for key in asdict(record.images)} == asdict(record.images)
     with pytest.raises(AttributeError):
         backbones["resnet20"].license = "mit"  # type: ignore[misc]
 
