@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -61,21 +61,6 @@ class Cost(LayerTable):
     @property
     def macs_sparse(self) -> int:
         return sum(row.macs_sparse for row in self.rows) + sum(self.others.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "layers": [asdict(row) for row in self.rows],
-            "others": dict(self.others),
-            "parameters": self.parameters,
-            "prunable": self.total,
-            "kept": self.kept,
-            "live": self.live,
-            "macs_dense": self.macs_dense,
-            "macs_sparse": self.macs_sparse,
-            "input_size": list(self.input_size),
-            "basis": self.basis,
-            "note": self.note,
-        }
 
 
 def cost(

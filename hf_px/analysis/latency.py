@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +27,6 @@ class Latency:
     low: float
     high: float
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.no_grad()
@@ -51,7 +47,8 @@ def latency(models: Mapping[str, nn.Module], x: Tensor, *, seconds: float = 2.0,
             for name in names:
                 taken[name].append(_timed(models[name], x))
             names.reverse()  # no model always runs first
-    return {name: _latency(times) for name, times in taken.items()}
+    found = {name: quantiles(times, n=4, method="inclusive") for name, times in taken.items()}
+    return {name: Latency(median, low, high, len(taken[name])) for name, (low, median, high) in found.items()}
 
 
 def _timed(model: nn.Module, x: Tensor) -> float:
@@ -65,11 +62,6 @@ def _timed(model: nn.Module, x: Tensor) -> float:
 def _synchronize(x: Tensor) -> None:
     if x.device.type != "cpu":
         torch.accelerator.synchronize(x.device)
-
-
-def _latency(times: Sequence[float]) -> Latency:
-    low, median, high = quantiles(times, n=4, method="inclusive")
-    return Latency(median, low, high, len(times))
 
 
 @contextmanager

@@ -107,13 +107,14 @@ def spectrum(
         )
     Batches(batches)  # raises for a single batch, and for an iterator, which is exhausted after one pass
     memoised = partial(_memoised, {} if memo is None else memo)
-    points = _points(model, list(batches), mask, draws, norm, over, seed, memory)
+    at = partial(Tangent, model, list(batches), mask, norm=norm, over=over, memory=memory)
+    points = _points(model, mask, draws, seed, at)
     first = points(0)
     count, rows = max(1, draws), first.rows
     large = 4 * rows * max(first.columns, rows) > _PASSES * memory
     if not large if top is None else top >= rows - 1:  # Lanczos cannot find all eigenvalues
         theta = torch.zeros(rows, rows, dtype=torch.float64)
-        each = len(first.batch.x) * _passes(first)
+        each = len(first.batch.x) * math.ceil(first.columns / _block_width(first))
         with _bar(progress, each * count, "NTK", "image") as bar:
             for i in range(count):
                 theta += memoised(f"kernel-{i}", partial(_drawn, points, i, bar.update))
@@ -135,10 +136,9 @@ def kernel(
     *,
     norm: NormStatistics = "batch",
     over: Over = "all",
-    memory: int = MEMORY,
 ) -> Tensor:
     """Θ itself in float64, N·K by N·K; row n·K + k is output k on image n."""
-    return _kernel(Tangent(model, batches, mask, norm=norm, over=over, memory=memory), lambda n: None)
+    return _kernel(Tangent(model, batches, mask, norm=norm, over=over, memory=MEMORY), lambda n: None)
 
 
 def distance(dense: Spectrum, pruned: Spectrum) -> float:
@@ -186,30 +186,20 @@ def _decades(dense: Spectrum, pruned: Spectrum) -> list[float]:
 
 
 def _points(
-    model: nn.Module,
-    batches: list[Any],
-    mask: Mask | None,
-    draws: int,
-    norm: NormStatistics,
-    over: Over,
-    seed: int,
-    memory: int,
+    model: nn.Module, mask: Mask | None, draws: int, seed: int, at: Callable[..., Tangent]
 ) -> Callable[[int], Tangent]:
     """Function that returns the network at draw i of its weights, or at its own weights if `draws` is 0."""
+    if not draws:
+        return lambda i: at()
     weights = prunable(model) if mask is None else mask.tensors_of(model)
-    anew = fresh_other_parameters(model, weights) if draws else {}
+    anew = fresh_other_parameters(model, weights)
 
     def point(i: int) -> Tangent:
         generator = torch.Generator().manual_seed(mix_seed(seed, i))
         like = {name: w.detach().float() if w.dtype.itemsize < 4 else w.detach() for name, w in weights.items()}
-        values = {**anew, **kaiming(like, generator)} if draws else None
-        return Tangent(model, batches, mask, values=values, norm=norm, over=over, memory=memory)
+        return at(values={**anew, **kaiming(like, generator)})
 
     return point
-
-
-def _passes(tangent: Tangent) -> int:
-    return -(-tangent.columns // _block_width(tangent))
 
 
 def _block_width(tangent: Tangent) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,9 +30,6 @@ class Saliency:
     rows: list[SaliencyRow]
     threshold: float | None  # the lowest score that was kept; None if nothing was removed
     clean: bool  # one threshold separates kept from removed scores
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"layers": [asdict(row) for row in self.rows], "threshold": self.threshold, "clean": self.clean}
 
 
 def saliency(scores: Mapping[str, Tensor], before: Mask, after: Mask) -> Saliency:

@@ -7,7 +7,7 @@ f is evaluated image by image, with the statistics of BatchNorm as constants: me
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -71,7 +71,7 @@ class Tangent:
             for name in self.free
         }
         with undisturbed(model), torch.no_grad():
-            self.outputs = self._image(self.free, self.batch.x[0]).numel()
+            self.outputs = self._images(self.free, self.batch.x[:1]).numel()
 
     @property
     def rows(self) -> int:
@@ -84,9 +84,6 @@ class Tangent:
     def _count(self, name: str) -> int:
         kept = self.kept[name]
         return self.free[name].numel() if kept is None else len(kept)
-
-    def _image(self, free: Vector, x: Tensor) -> Tensor:
-        return call(self.model, {**self.fixed, **free}, self.batch.row(), x[None]).flatten()
 
     def _images(self, free: Vector, x: Tensor) -> Tensor:
         return call(self.model, {**self.fixed, **free}, self.batch.row(), x).flatten()
@@ -106,10 +103,13 @@ class Tangent:
         rest = {name: p for name, p in self.free.items() if name not in some}
         size = sum(p.numel() for p in some.values()) * 4
         chunk = max(1, _CHUNK // (size * self.outputs))
-        at_once = max(
-            1, min(self.outputs, self.memory // 8 // size)
-        )  # outputs at a time, if those of one image are too many
-        jacobian = vmap(jacrev(lambda free, x: self._image({**rest, **free}, x), chunk_size=at_once), in_dims=(None, 0))
+        # outputs at a time, if those of one image are too many
+        at_once = max(1, min(self.outputs, self.memory // 8 // size))
+
+        def image(free: Vector, x: Tensor) -> Tensor:
+            return self._images({**rest, **free}, x[None])
+
+        jacobian = vmap(jacrev(image, chunk_size=at_once), in_dims=(None, 0))
         found = torch.empty(self.rows, stop - start, dtype=self.batch.x.dtype, device=self.device)
         row = 0
         with self._ready():
@@ -127,8 +127,10 @@ class Tangent:
     def back(self, v: Tensor) -> dict[str, Tensor]:
         """Jᵀ v by parameter name; pruned entries are 0."""
         total = {name: torch.zeros_like(p) for name, p in self.free.items()}
+        chunk = self._at_once()
+        parts = v.to(self.batch.x).split(chunk * self.outputs)
         with self._ready():
-            for x, part in self._paired(v):
+            for x, part in zip(self.batch.x.split(chunk), parts):
                 pull = vjp(lambda free, x=x: self._images(free, x), self.free)[1]
                 for name, g in pull(part)[0].items():
                     total[name] += g
@@ -150,10 +152,6 @@ class Tangent:
         flat = torch.zeros_like(g).flatten()
         flat[kept] = g.flatten()[kept]
         return flat.view_as(g)
-
-    def _paired(self, v: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
-        chunk = self._at_once()
-        return list(zip(self.batch.x.split(chunk), v.to(self.batch.x).split(chunk * self.outputs)))
 
     def _at_once(self) -> int:
         """Number of images whose graphs fit in memory, measured on one image."""

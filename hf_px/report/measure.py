@@ -6,7 +6,7 @@ import copy
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -237,4 +237,4 @@ def _time_in_turns(group: Sequence[Network]) -> dict[str, Any]:
             w.copy_(torch.randn(w.shape, generator=generator).to(w) * 0.05)
     first = next(full.parameters())
     x = torch.ones(1, *group[0].input_size, device=first.device, dtype=first.dtype)
-    return {name: found.to_dict() for name, found in latency(models, x).items()}
+    return {name: asdict(found) for name, found in latency(models, x).items()}

@@ -217,12 +217,12 @@ def test_analysis(name: str) -> None:
     size = tuple(batches[0][0].shape[1:])
     for m in (mask, mask_there):
         assert summary(there, m, input_size=size).to_dict() == summary(model, mask, input_size=size).to_dict()
-        assert cost(there, m, input_size=size).to_dict() == cost(model, mask, input_size=size).to_dict()
+        assert cost(there, m, input_size=size) == cost(model, mask, input_size=size)
         assert count_layers(there, m, None) == count_layers(model, mask, None)
         assert overlap(m, mask).all.jaccard == overlap(mask, m).all.jaccard == 1
         scores = {name: w.abs() for name, w in prunable(there).items()}
         ones = Mask.ones(prunable(there))
-        assert saliency(scores, ones, m).to_dict()
+        assert saliency(scores, ones, m).rows
     x = batches[0][0]
     for asked in ({"draws": 1}, {"top": 4, "probes": 2}):
         found = spectrum(there, [x.to(far())], mask_there, **asked, progress=False)
