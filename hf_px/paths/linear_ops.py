@@ -89,7 +89,8 @@ def _resize(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     return _shape(run, name, func, args, kwargs)
 
 
-def _dropout(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+def _unchanged(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Dropout, which is off, and negation, since signs are dropped."""
     return run.alias(args[0])
 
 
@@ -137,15 +138,9 @@ def _add(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         return run.nonlinear(func, args, kwargs, "with alpha or out")
     inplace = in_place(func, args, kwargs) or name in ("__iadd__", "__isub__")
     if len(paths) == 2:
-        first = run.own(args[0]) if inplace else args[0]
-        a, b = run.align([first, args[1]])
         if inplace:
-            if a is not first:  # its exponent has been raised
-                first.copy_(a)
-                run._traces[first].exponent = run._traces[a].exponent
-            first.add_(b)
-            run._traces[first].fault = run._traces[first].fault or run._traces[b].fault
-            return first
+            return args[0].add_(run.align_into(args[0], args[1]))
+        a, b = run.align([args[0], args[1]])
         return run.follow(run.merge(a, b), a, b)
     x = paths[0]
     other = args[1] if args[0] is x else args[0]
@@ -179,10 +174,6 @@ def _multiply(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
             return a.div_(c) if divides else a.mul_(c)
         return run.follow(a.copy_(c * x), x)
     return run.follow(x / c if divides else x * c, x)
-
-
-def _negate(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    return run.alias(args[0])
 
 
 def _join(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -220,12 +211,7 @@ def _assign(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """x[i] = y."""
     x, index, value = args
     if run.on_path(x) and run.on_path(value):
-        raised = run.align([run.own(x), value])
-        if raised[0] is not x:
-            x.copy_(raised[0])
-            run._traces[x].exponent = run._traces[raised[0]].exponent
-        run._traces[x].fault = run._traces[x].fault or run._traces[value].fault
-        return func(x, index, raised[1])
+        return func(x, index, run.align_into(x, value))
     if run.on_path(x):
         return func(run.own(x), index, 0)
     if run.on_path(value):
@@ -264,7 +250,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(["to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"], _cast),
     **dict.fromkeys(["mean", *(f"{kind}_pool{d}d" for kind in ("avg", "adaptive_avg") for d in (1, 2, 3))], _average),
     **dict.fromkeys(["interpolate", "upsample"], _resize),
-    **dict.fromkeys(["dropout", *(f"dropout{d}d" for d in (1, 2, 3)), "alpha_dropout"], _dropout),
+    **dict.fromkeys(["dropout", *(f"dropout{d}d" for d in (1, 2, 3)), "alpha_dropout"], _unchanged),
     "pad": _pad,
     **dict.fromkeys(["linear", *(f"conv{t}{d}d" for t in ("", "_transpose") for d in (1, 2, 3))], _weighted),
     **dict.fromkeys(["matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"], _product),
@@ -272,7 +258,7 @@ HANDLERS: dict[str, Handler] = {
                      "__isub__"], _add),
     **dict.fromkeys(["mul", "multiply", "div", "divide", "true_divide", "__mul__", "__rmul__", "__imul__",
                      "__truediv__", "__rtruediv__", "__itruediv__", "__div__", "__rdiv__"], _multiply),
-    **dict.fromkeys(["neg", "negative", "__neg__"], _negate),
+    **dict.fromkeys(["neg", "negative", "__neg__"], _unchanged),
     **dict.fromkeys(["cat", "concat", "concatenate", "stack", "hstack", "vstack"], _join),
     "where": _where,
     "masked_fill": _fill,

@@ -94,20 +94,20 @@ class Normalisation(Rule):
     def _data_free(self, run: Replay, x: Tensor, given: dict[str, Any]) -> Tensor | None:
         """γ over the stored σ; γ alone if none is stored: without data a layer norm has no σ."""
         gamma = given.get("weight")  # |γ|^edges already: the view has been applied to it
-        if self.kind == "layer_norm" or self.kind == "rms_norm":
+        if self.kind in ("layer_norm", "rms_norm"):
             return gamma
         channels = [1, -1] + [1] * (x.dim() - 2)
         scale = _shape(gamma, channels)
         if given.get("running_var") is not None:
-            r = power((given["running_var"] + given["eps"]).rsqrt(), run.view.edges).view(channels)
-            return r if scale is None else r * scale
-        if self.kind == "batch_norm" and not run.on_path(x):
+            variance = given["running_var"].view(channels)
+        elif self.kind == "batch_norm" and not run.on_path(x):
             # weight standardisation: σ² of the weights is their mean square, and x is |θ|^edges
             square = x if run.view.edges == 2 else x.square()
-            r = (square.detach().mean([0, *range(2, x.dim())], keepdim=True) + given["eps"]).rsqrt()
-            r = power(r, run.view.edges)
-            return r if scale is None else r * scale
-        return scale
+            variance = square.detach().mean([0, *range(2, x.dim())], keepdim=True)
+        else:
+            return scale
+        r = power((variance + given["eps"]).rsqrt(), run.view.edges)
+        return r if scale is None else r * scale
 
 
 def _shape(gamma: Tensor | None, shape: list[int]) -> Tensor | None:

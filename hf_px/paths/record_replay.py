@@ -75,10 +75,9 @@ class Traces:
 
 
 class Record(TorchFunctionMode):
-    def __init__(self, norm: Norm, copy: bool = False) -> None:
+    def __init__(self, norm: Norm, copy: bool) -> None:
         super().__init__()
-        self.norm = norm
-        self.copy = copy
+        self.norm, self.copy = norm, copy
         self.entries: list[Entry] = []
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -257,6 +256,16 @@ class Replay(TorchFunctionMode):
             aligned.append(tensor)
         return aligned
 
+    def align_into(self, x: Tensor, value: Tensor) -> Tensor:
+        """`value` with the exponent of x, to be written into x; a smaller exponent of x is raised in place."""
+        raised, value = self.align([self.own(x), value])
+        trace = self._traces[x]
+        if raised is not x:
+            x.copy_(raised)
+            trace.exponent = self._traces[raised].exponent
+        trace.fault = trace.fault or self._traces[value].fault
+        return value
+
     def match(self, recorded: Tensor, x: Tensor) -> Tensor:
         """A tensor recorded on the whole batch for use on one row: the mean over samples, along whatever axis."""
         for axis in range(-min(recorded.dim(), x.dim()), 0):
@@ -264,7 +273,7 @@ class Replay(TorchFunctionMode):
             if n not in (1, row):
                 if n % row:
                     raise UnsupportedModelError(f"recorded {tuple(recorded.shape)} does not fit {tuple(x.shape)}")
-                recorded = recorded.unflatten(axis, (n // row, row)).mean(axis - 1 if axis < 0 else axis)
+                recorded = recorded.unflatten(axis, (n // row, row)).mean(axis - 1)
         return recorded
 
     # Operations
@@ -297,8 +306,7 @@ class Replay(TorchFunctionMode):
         self, func: Callable[..., Any], args: Any, kwargs: Any, what: str = "is not linear and has no rule"
     ) -> Any:
         """Run it and remember the fault: an error if it reaches the output, harmless if a frozen gate absorbs it."""
-        name = operation(func)
-        output = func(*args, **kwargs)
+        name, output = operation(func), func(*args, **kwargs)
         found = linear_ops.tensors((output,), {})
         if in_place(func, args, kwargs) and isinstance(args[0], Tensor):
             found.append(args[0])

@@ -27,7 +27,7 @@ def iter_snip(
     generator: torch.Generator,
     loss: Loss = cross_entropy,
 ) -> Scores:
-    return _saliency(weights, _gradient(model, weights, batches, loss))
+    return _saliency(model, weights, weights, batches, loss)
 
 
 @scorer("force", summary="|θ ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper=_PAPER, revives=True)
@@ -40,14 +40,13 @@ def force(
     loss: Loss = cross_entropy,
 ) -> Scores:
     # dense θ is in the model; the gradient is that of the pruned network
-    return _saliency(weights.mask.tensors_of(model), _gradient(model, weights, batches, loss))
+    return _saliency(model, weights.mask.tensors_of(model), weights, batches, loss)
 
 
-def _gradient(model: nn.Module, weights: MaskedWeights, batches: Batches, loss: Loss) -> dict[str, Tensor]:
+def _saliency(
+    model: nn.Module, theta: Mapping[str, Tensor], weights: MaskedWeights, batches: Batches, loss: Loss
+) -> Scores:
     # the authors draw new samples in every round; here each round sees all batches, summed with their sign
     with undisturbed(model, batch_statistics=True):
-        return batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
-
-
-def _saliency(theta: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> Scores:
+        gradient = batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
     return {name: (w.detach() * gradient[name]).abs() for name, w in theta.items()}
