@@ -9,11 +9,10 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .batch_augment import batch_augment
 from .labelled_split import Split
 from .open_data import Data
 from .seeded import SeededDataset, epoch_and_index, uniforms
-from .transforms import test_transform, train_transform
+from .transforms import batch_augment, test_transform, train_transform
 
 
 class TrainImages(SeededDataset):

@@ -2,7 +2,8 @@
 
 Crop, resize and flip work on bytes, which become floats once, at the end: (x - mean) / std. All random numbers are
 torch's. Bytes are a PIL image or a tensor, whichever is faster: photographs are cropped and coloured by PIL (1.2 times
-as fast), small images enlarged as tensors (3 to 4 times, 32 to 224).
+as fast), small images enlarged as tensors (3 to 4 times, 32 to 224). Small images that are kept in memory are augmented
+in batches: one at a time, a CIFAR image takes 90 µs, a tenth of its share of a ResNet-20 step in bfloat16 on two cores.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from .labelled_split import Split
 from .open_data import Data
 from .presets import NoAugmentation, PadCrop, ResizedCrop, ScaleCrop
 
@@ -69,6 +72,17 @@ def _evaluation_transform(images: Mapping[str, Any], whole: bool) -> Transform:
         return v2.Compose([pixels, resize(images), normalise])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
+
+
+def batch_augment(data: Data[Split], images: Mapping[str, Any]) -> BatchAugment | None:
+    """For images that are kept in memory, have the model's input size and are padded and cropped, or not augmented."""
+    channels, height, width = images["input_size"]
+    if not data.train.keeps or data.train.size != (width, height) or channels != 3:
+        return None
+    augmentation = augmentation_of(data, images)
+    if isinstance(augmentation, PadCrop):
+        return BatchAugment(images, *padding_of(augmentation, images), augmentation.flip)
+    return BatchAugment(images, 0, 0, 0.0) if isinstance(augmentation, NoAugmentation) else None
 
 
 def takes_whole(data: Data, images: Mapping[str, Any]) -> bool:
@@ -176,3 +190,33 @@ class NormalisePixels:
         given = torch.tensor([float(value) for value in values])
         # timm gives a model with one channel the three means of its RGB weights
         return (given if len(given) == channels else given.mean().expand(channels)).view(-1, 1, 1)
+
+
+class BatchAugment:
+    """x = augment(pixels, draws): N x H x W x 3 bytes and N x 3 numbers in [0, 1) to N x 3 x H x W floats.
+
+    The same as PadCropFlip and NormalisePixels for a batch, without a loop over images. Pixels and outputs are
+    channels-last in memory, which convolutions on CPUs and GPUs prefer.
+    """
+
+    def __init__(self, images: Mapping[str, Any], across: int, down: int, flip: float) -> None:
+        self.across, self.down, self.flip = across, down, flip
+        self._normalise = NormalisePixels(3, images["mean"], images["std"])
+        self._pixels, self._resize = ToPixels("RGB"), resize(images)
+
+    def __call__(self, pixels: np.ndarray, draws: np.ndarray) -> Tensor:
+        count, height, width, _ = pixels.shape
+        left, top = (
+            (draws[:, :2] * [2 * self.across + 1, 2 * self.down + 1]).astype(int).T
+        )  # u < 1: at most twice the padding
+        rows = top[:, None] + np.arange(height)
+        columns = left[:, None] + np.arange(width)
+        mirror = draws[:, 2] < self.flip
+        columns[mirror] = columns[mirror, ::-1]
+        padded = np.pad(pixels, ((0, 0), (self.down, self.down), (self.across, self.across), (0, 0)))
+        crops = padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return self._normalise(torch.from_numpy(crops).permute(0, 3, 1, 2))
+
+    def resized_pixels(self, image: Image.Image) -> np.ndarray:
+        """H x W x 3 pixels of an image of another size."""
+        return self._resize(self._pixels(image)).permute(1, 2, 0).numpy()

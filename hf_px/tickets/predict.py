@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ..core.errors import first_line
 from ..core.forward import IGNORE, output_tensor, undisturbed
 from ..core.text import plain
+from ..data import Pairs
 from ..data.model_inputs import data_config, num_classes
 from ..data.segmentation.letterbox import Letterbox
 from ..data.segmentation.overlay import colours, overlay, side_by_side
@@ -43,7 +44,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"
 
 
 def read_image(path: str | os.PathLike[str]) -> Image.Image:
-    """RGB image, rotated as its EXIF says; every error is a ValueError that names the file."""
+    """RGB image, rotated by its EXIF orientation; every error is a ValueError that names the file."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise ValueError(f"{path}: {'is a directory; name an image in it' if path.is_dir() else 'no such file'}")
@@ -159,6 +160,24 @@ def draw_segmentation(
         legend[f"and {len(seen) - _MOST_IN_LEGEND} more"] = (255, 255, 255)
     predicted = overlay(image, labels, background=background)
     return side_by_side([[image, predicted]], ["image", "ticket"], legend | background_legend(names), side)
+
+
+def gallery(
+    test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module], count: int = 4
+) -> Image.Image:
+    """A few test images side by side: the image, its true label map, and the predictions of each model.
+
+    The `count` images are evenly spaced in the test set: chosen by position, not by how good the predictions are.
+    """
+    rows, shown, background = [], set(), background_class(classes)
+    for index in sorted({round(i * (len(test) - 1) / max(1, count - 1)) for i in range(min(count, len(test)))}):
+        image = test.image(index)
+        label_maps = [test.label_map(index), *(segment(model, image, images) for model in models.values())]
+        rows.append([image, *(overlay(image, labels, background=background) for labels in label_maps)])
+        shown |= {int(label) for labels in label_maps for label in np.unique(labels)} - {background, IGNORE}
+    palette = [(r, g, b) for r, g, b in colours(len(classes)).tolist()]
+    legend = {classes[label]: palette[label] for label in sorted(shown)}
+    return side_by_side(rows, ["image", "truth", *models], legend | background_legend(classes))
 
 
 def background_class(names: Sequence[str] | None) -> int | None:

@@ -137,7 +137,7 @@ def _check_mask_only(contents: Contents) -> None:
 
 
 def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Contents:
-    """Contents of the live model as it is now; `provenance` replaces the ticket's own."""
+    """Current contents of the live model; `provenance` replaces the ticket's own."""
     model, mask = ticket.to_model(), ticket.mask
     names = checkpoint_names(model)
     state = model.state_dict()

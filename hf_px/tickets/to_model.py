@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import timm
 import torch
 from torch import nn
 from transformers.modeling_utils import PreTrainedModel
 
-from ..core.errors import HfPxError, TicketError
+from ..core.errors import TicketError, first_line
 from ..core.mask import Mask
 from ..models import architecture
-from ..models.remote import Source, is_commit
+from ..models.remote import Source, hub_errors, is_commit
 from ..sparse_training import violations
 from .ticket_file import Contents
 from .transformers_quantizer import attach_
@@ -71,8 +72,6 @@ def build_from_base(contents: Contents, num_classes: int | None, download: Mappi
 
     `download` holds the arguments of Source: token, cache_dir, local_files_only.
     """
-    from .base_weights import load_base
-
     base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
     if not isinstance(base, str) or not is_commit(revision):
         raise TicketError("a mask without weights that names no base model to take them from; the file is damaged")
@@ -85,11 +84,9 @@ def build_from_base(contents: Contents, num_classes: int | None, download: Mappi
     weights = f"the weights of this ticket are those of {base} at commit {revision}"
     try:
         source = Source.of(base, revision=revision, **download)
-        model, new_head = load_base(contents.model, source, num_classes)
-    except HfPxError as error:
+        model, new_head = _load_base(contents.model, source, num_classes)
+    except (TicketError, OSError) as error:
         raise TicketError(f"{weights}, which are not available: {error}") from error
-    except Exception as error:  # timm and transformers may raise anything on files from the Hub
-        raise TicketError(f"{weights}, which cannot be loaded: {error}") from error
     _warn_new_head(new_head, num_classes)
     fitting = mask_for(mask, model)
     if misfits := sorted(mask.bits.keys() - fitting.bits.keys() - set(new_head)):
@@ -99,6 +96,69 @@ def build_from_base(contents: Contents, num_classes: int | None, download: Mappi
     except ValueError as error:
         raise TicketError(f"{base} is not the base of this ticket: {error}") from error
     return _with_mask(model, contents)
+
+
+def _load_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
+    """(the model of a ticket's record with the weights of its base, names of the tensors of a new head)."""
+    if source.file("config.json") is None:
+        raise TicketError(f"{source.name}: has no config.json at {source.revision}; is it a model?")
+    load = _transformers_base if "model_type" in record else _timm_base
+    try:
+        with hub_errors(source.name, source.revision):
+            return load(record, source, num_classes)
+    except TicketError:
+        raise
+    except Exception as error:  # timm and transformers may raise anything on untrusted files
+        raise TicketError(f"{source.name}: its weights do not fit the ticket's model ({first_line(error)})") from error
+
+
+def _transformers_base(
+    record: Mapping[str, Any], source: Source, num_classes: int | None
+) -> tuple[nn.Module, list[str]]:
+    model_class, config = architecture.transformers_class(record, num_classes)
+    model, info = model_class.from_pretrained(
+        source.name,
+        revision=source.revision,
+        token=source.token,
+        cache_dir=source.cache_dir,
+        local_files_only=source.local_files_only,
+        config=config,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    odd = sorted(info["missing_keys"])
+    # only the head may differ, in its number of classes, and only if `num_classes` is given: any other tensor would
+    # be left with random weights
+    for name, have, want in info["mismatched_keys"]:
+        if num_classes is None or list(have[1:]) != list(want[1:]) or want[0] != num_classes:
+            odd.append(name)
+    # an unused head may be left over, but no part of the body
+    odd += sorted(name for name in info["unexpected_keys"] if name.startswith(f"{model_class.base_model_prefix}."))
+    if odd:
+        raise TicketError(
+            f"{source.name}: {odd[0]} is missing or has another shape; is the ticket for another architecture?"
+        )
+    return model.eval(), sorted(name for name, *_ in info["mismatched_keys"])
+
+
+def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | None) -> tuple[nn.Module, list[str]]:
+    model_args = architecture.check_timm(record)
+    base = source.name
+    weights = source.weights()  # downloaded here, because timm takes no token
+    classes = record.get("num_classes") if num_classes is None else num_classes
+    model = timm.create_model(f"local-dir:{weights.parent}", pretrained=True, num_classes=classes, **model_args)
+    config: Any = model.pretrained_cfg
+    if config.get("architecture") != record["architecture"]:
+        raise TicketError(f"{base} is a {config.get('architecture')}, the ticket's is a {record['architecture']}")
+    heads = config.get("classifier") or ()
+    heads = [heads] if isinstance(heads, str) else heads
+    new_head = classes != config.get("num_classes")  # timm does not load a head of another size
+    if new_head and num_classes is None:
+        raise TicketError(
+            f"{base} has {config.get('num_classes')} classes, the ticket {classes}, and no weights for them; pass "
+            "`num_classes` for a newly initialised head"
+        )
+    return model.eval(), [n for n, _ in model.named_parameters() if new_head and n.rpartition(".")[0] in heads]
 
 
 def _with_mask(model: nn.Module, contents: Contents) -> nn.Module:

@@ -1,6 +1,6 @@
 """Checkpoints of a training: θ, its moving average and the optimizer's state, a safetensors file each; the newest stay.
 
-A file is written to a temporary name and renamed, so a kill leaves whole files only. Nothing is pickled: values that
+A file is written to a temporary name and renamed, so a kill leaves complete files only. Nothing is pickled: values that
 are not tensors are JSON in the file's header. Random generators have no state to save: draws depend on the step number.
 """
 

@@ -31,8 +31,8 @@ from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
 from ..pruning import prune_with
-from ..tickets.gallery import gallery
 from ..tickets.mask_file import load_mask, save_mask
+from ..tickets.predict import gallery
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
@@ -374,7 +374,7 @@ class Experiment:
         return png(gallery(self.data.test, self.images, self.data.classes, models))
 
     def close(self) -> None:
-        """Push the ticket if asked for, print the results, and let the other processes go."""
+        """Push the ticket with `push_to_hub`, print the results, and end the other processes."""
         output = self.output
         if self.accelerator.is_main_process:
             if output.push_to_hub:

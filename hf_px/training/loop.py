@@ -124,7 +124,7 @@ class TrainingLoop:
             return output_tensor(self._teacher(self._x))
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients, clipped if asked for."""
+        """Compute the gradients, and clip them with `grad_clip`."""
         self._accelerator.backward(loss)
         if self._options.grad_clip and self._accelerator.sync_gradients:
             self._accelerator.clip_grad_norm_(self.model.parameters(), self._options.grad_clip)

@@ -45,7 +45,7 @@ class CountingMetric(evaluate.Metric):
         self.add_batch(predictions=_indices("prediction", one)[None], references=_indices("reference", truth)[None])
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The metric of all examples added since the last call; starts anew afterwards."""
+        """The metric of all examples added since the last call, which are then forgotten."""
         if predictions is not None or references is not None:
             self.add_batch(predictions=predictions, references=references)
         counts, seen = self.counts, self.seen
@@ -95,7 +95,7 @@ class TopK(CountingMetric):
         if ranks.shape[1] < self.columns:
             raise ValueError(
                 f"{self.key}: {ranks.shape[1]} classes are ranked, {self.columns} are needed; rank more "
-                f"(logits.topk({self.columns}).indices), or say num_classes={ranks.shape[1]} if there are no more"
+                f"(logits.topk({self.columns}).indices), or set num_classes={ranks.shape[1]} if there are no more"
             )
         self._add_counts((ranks[:, : self.columns] == labels.to(ranks.device)[:, None]).any(1))
 

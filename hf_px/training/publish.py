@@ -64,7 +64,7 @@ def save_ticket(
 
 
 def push(directory: Path, repo: str, *, private: bool, layout: Layout) -> str:
-    """Push the ticket of a run with the files beside it; returns the address of the commit."""
+    """Push the ticket of a run with the files next to it; returns the URL of the commit."""
     return Ticket.from_pretrained(directory).push_to_hub(
         repo, private=private or None, layout=layout, files=files_beside(directory)
     )
@@ -73,7 +73,7 @@ def push(directory: Path, repo: str, *, private: bool, layout: Layout) -> str:
 def files_beside(directory: Path) -> dict[str, bytes]:
     """Files that are pushed with a ticket: results.json, the image processor's config and the picture of predictions.
 
-    A file with other content than its name says is refused: in an untrusted directory it may be a link to a secret.
+    A file that is not of the type in its name is refused: in an untrusted directory it may be a link to a secret.
     """
     found = {name: (directory / name).read_bytes() for name in _BESIDE if (directory / name).is_file()}
     for name, data in found.items():
@@ -85,7 +85,9 @@ def files_beside(directory: Path) -> dict[str, bytes]:
             except (ValueError, RecursionError):
                 good = False
         if not good:
-            raise ValueError(f"{directory / name}: damaged, or not what its name says; remove it to go on without it")
+            raise ValueError(
+                f"{directory / name}: damaged, or not what its name says; remove it to continue without it"
+            )
     if RESULTS in found and shareable(old := json.loads(found[RESULTS])) != old:  # of a run of an older version
         found[RESULTS] = results_bytes(old)
     return found

@@ -74,7 +74,7 @@ class Run:
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in [path for path in self.directory.glob(".*") if is_temporary(path.name)]:
                 path.unlink()  # left by a killed run
-            write_local(self.directory, self._settings)  # before results.json, so that whoever reads that finds them
+            write_local(self.directory, self._settings)  # before results.json, which a reader opens first
         self.write()
 
     @property

@@ -107,6 +107,6 @@ SEGMENTATION = Task(
 
 def task_of(model: str) -> Task:
     """The task of a model, by its name, or by the architecture that config.json of its directory names."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # loading it will say what is wrong
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # load() reports what is wrong
         model = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))["architecture"]
     return CLASSIFICATION if encoder_of(str(model)) is None else SEGMENTATION

@@ -20,11 +20,10 @@ from torch.utils.data import DataLoader
 from hf_px.data import PRESETS, Data, Split, TestImages, TrainImages, data_config, open_data
 from hf_px.data import test_transform as at_test
 from hf_px.data import train_transform as at_training
-from hf_px.data.batch_augment import BatchAugment
 from hf_px.data.labelled_split import ReadArray
 from hf_px.data.presets import PadCrop, ResizedCrop
 from hf_px.data.seeded import uniforms
-from hf_px.data.transforms import NormalisePixels, PadCropFlip
+from hf_px.data.transforms import BatchAugment, NormalisePixels, PadCropFlip
 from hf_px.models.networks import resnet20
 
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "interpolation": "bilinear", "crop_pct": 0.875}

@@ -25,7 +25,7 @@ class SplitFolders:
     listed: Path | None = None
 
     def has_label_maps(self) -> bool:
-        """False for a test split of which only the images are public."""
+        """False for a test split whose label maps are not public."""
         files = _by_stem(self.label_maps, (".png",))
         return bool(files) if self.listed is None else any(stem in files for stem in _lines(self.listed))
 

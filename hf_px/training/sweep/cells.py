@@ -19,15 +19,14 @@ class SweepAxis:
     """The setting that differs between the columns of the table."""
 
     key: str  # in the settings and in the CSV
-    prefix: str  # before the value, in the name of a cell
-    column_format: str
+    prefix: str  # before the value, in the name of a cell and of a column
     description: str  # in the table
     label: str  # in the figure
     ablation: bool = True  # one of the paper's ablations: methods in two groups, overlap of masks, collapse is a result
     timed: bool = False  # show the seconds of pruning
 
     def column(self, value: float) -> str:
-        return percent_of(value) if self.key == "sparsity" else self.column_format.format(value)
+        return percent_of(value) if self.key == "sparsity" else f"{self.prefix} = {value}"
 
     def place(self, value: float) -> float:
         """The value's place on the figure's log axis."""
@@ -39,10 +38,10 @@ class SweepAxis:
         return {"scorer", "norm", "seed", "rounds", self.key}
 
 
-SPARSITY = SweepAxis("sparsity", "", "", "by the fraction of weights removed", "weights removed", ablation=False)
-ROUNDS = SweepAxis("rounds", "T", "T = {}", "by the number of pruning rounds T", "pruning rounds T", timed=True)
+SPARSITY = SweepAxis("sparsity", "", "by the fraction of weights removed", "weights removed", ablation=False)
+ROUNDS = SweepAxis("rounds", "T", "by the number of pruning rounds T", "pruning rounds T", timed=True)
 PER_CLASS = SweepAxis(
-    "per_class", "D", "D = {}", "by the number D of examples per class in the pruning set", "examples per class |D|"
+    "per_class", "D", "by the number D of examples per class in the pruning set", "examples per class |D|"
 )
 
 
