@@ -102,9 +102,9 @@ class Split:
         self._allocate()  # a process that was not forked has its own memory
 
 
-def evenly_spaced(count: int, most: int = 16) -> range:
-    """At most `most` indices below `count`, at equal distances."""
-    return range(0, count, max(1, -(-count // most)))
+def evenly_spaced(count: int) -> range:
+    """At most sixteen indices below `count`, at equal distances."""
+    return range(0, count, max(1, -(-count // 16)))
 
 
 class ReadSubset:

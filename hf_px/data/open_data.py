@@ -88,13 +88,18 @@ def open_data(
     try:
         path = on_disk(source, preset, revision)
         folders = split_folders(path) if path else {}
+        parts: Mapping[str, Any] = folders if task == "segmentation" else {}
+        if task != "segmentation" and any(folder.images.is_dir() for folder in folders.values()):
+            raise ValueError(f"it has {HAS['segmentation']}; {NEEDS[task]}")
+        if not parts:
+            hint = FOLDER_LAYOUTS if task == "segmentation" and path and path.is_dir() else ""
+            parts = load_splits(source, preset, path, config, revision, token, train_split, hint)
+        if given.train not in parts:
+            has = f"it has {', '.join(parts)}"
+            raise ValueError(f"no split {given.train!r}; {has}: set `train_split` to the training split")
         if task == "segmentation":
-            parts = folders or _load_or_explain(source, preset, path, config, revision, token, train_split)
             opened = _open_pairs(parts, given, preset, path, num_classes, need_test)
         else:
-            if any(folder.images.is_dir() for folder in folders.values()):
-                raise ValueError(f"it has {HAS['segmentation']}; {NEEDS[task]}")
-            parts = load_splits(source, preset, path, config, revision, token, train_split)
             opened = _open_labels(parts, given, preset, need_test)
     except ValueError as error:
         raise ValueError(f"data {source}: {error}") from error
@@ -118,7 +123,7 @@ class Opened(NamedTuple):
 
 
 def _open_labels(parts: Mapping[str, Any], given: Selection, preset: Preset | None, need_test: bool) -> Opened:
-    train = parts[_train_split(parts, given)]
+    train = parts[given.train]
     images = find_image_column(train, given.image, preset)
     labels = find_label_column(train, given.label, preset)
     wanted = {given.train: read_labels(train, labels, given.train)}
@@ -144,7 +149,7 @@ def _open_pairs(
     need_test: bool,
 ) -> Opened:
     """From folders, or from two columns."""
-    train = parts[_train_split(parts, given)]
+    train = parts[given.train]
     if isinstance(train, SplitFolders):
         if given.image or given.label:
             raise ValueError("it is folders of files, without columns; omit `image_column` and `label_column`")
@@ -207,21 +212,6 @@ def _classes(
     for split in splits:
         split.check_labels(len(names))
     return names
-
-
-def _train_split(parts: Mapping[str, Any], given: Selection) -> str:
-    if given.train not in parts:
-        raise ValueError(
-            f"no split {given.train!r}; it has {', '.join(parts)}: set `train_split` to the training split"
-        )
-    return given.train
-
-
-def _load_or_explain(source: str, preset: Preset | None, path: Path | None, *options: Any) -> Mapping[str, Any]:
-    try:
-        return load_splits(source, preset, path, *options)
-    except ValueError as error:
-        raise ValueError(f"{error}; {FOLDER_LAYOUTS}" if path and path.is_dir() else str(error)) from error
 
 
 def _open_digits(preset: Preset, train_split: str, test_split: str) -> Data:

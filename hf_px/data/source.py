@@ -51,8 +51,9 @@ def load_splits(
     revision: str | None,
     token: str | bool | None,
     train_split: str | None,
+    hint: str,
 ) -> Mapping[str, Any]:
-    """{split: rows}, from `path` or from the Hub."""
+    """{split: rows}, from `path` or from the Hub; `hint` is added to an error."""
     import datasets
 
     if not_rank_zero():
@@ -74,7 +75,8 @@ def load_splits(
         return datasets.load_dataset(str(path.resolve()), config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__  # the second line often lists the choices
-        hint = "" if path else _nearest(source)
+        if not path:
+            hint = _nearest(source)
         if preset and not path:
             hint = f"to use a local copy, set HF_PX_DATA=/dir, where /dir/{preset.name} holds it"
         raise ValueError(f"{reason[:500]}{'; ' if hint else ''}{hint}".strip()) from error

@@ -29,7 +29,7 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
     from torchvision.transforms import v2
 
     check_channels(data, images)
-    pixels, normalise = _ends(images)
+    pixels = ToPixels(images)
     _, height, width = images["input_size"]
     vary = augmentation_of(data, images)
     steps: list[Callable]
@@ -46,7 +46,7 @@ def train_transform(data: Data, images: Mapping[str, Any]) -> Transform:
         steps = [pixels, resize(images), PadCropFlip(*padding_of(vary, images), vary.flip)]
     else:
         steps = [pixels, resize(images)]
-    return v2.Compose([*steps, normalise])
+    return v2.Compose([*steps, NormalisePixels(images)])
 
 
 def test_transform(data: Data, images: Mapping[str, Any]) -> Transform:
@@ -68,8 +68,7 @@ def _evaluation_transform(images: Mapping[str, Any], whole: bool) -> Transform:
     from torchvision.transforms import v2
 
     if whole:
-        pixels, normalise = _ends(images)
-        return v2.Compose([pixels, resize(images), normalise])
+        return v2.Compose([ToPixels(images), resize(images), NormalisePixels(images)])
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     return create_transform(**{key: images[key] for key in keys if key in images}, is_training=False)
 
@@ -114,12 +113,6 @@ def _is_small(data: Data, images: Mapping[str, Any]) -> bool:
     return data.train.size[0] <= width and data.train.size[1] <= height
 
 
-def _ends(images: Mapping[str, Any]) -> tuple[ToPixels, NormalisePixels]:
-    """First and last step: image to bytes, and bytes to normalised floats."""
-    channels = images["input_size"][0]
-    return ToPixels("L" if channels == 1 else "RGB"), NormalisePixels(channels, images["mean"], images["std"])
-
-
 def check_channels(data: Data, images: Mapping[str, Any]) -> None:
     """Refuse a model that does not take 3 channels, or 1 if the images are grey."""
     channels = images["input_size"][0]
@@ -146,10 +139,10 @@ def _interpolation(images: Mapping[str, Any]) -> Any:
 
 
 class ToPixels:
-    """PIL image -> uint8 tensor."""
+    """PIL image -> uint8 tensor, grey if the model has one input channel."""
 
-    def __init__(self, mode: str) -> None:
-        self.mode = mode
+    def __init__(self, images: Mapping[str, Any]) -> None:
+        self.mode = "L" if images["input_size"][0] == 1 else "RGB"
 
     def __call__(self, image: Image.Image) -> Tensor:
         from torchvision.transforms.v2.functional import pil_to_tensor
@@ -179,8 +172,9 @@ class PadCropFlip:
 class NormalisePixels:
     """(x / 255 - mean) / std of a uint8 tensor."""
 
-    def __init__(self, channels: int, mean: Any, std: Any) -> None:
-        self.mean, self.std = (255 * self._each(values, channels) for values in (mean, std))
+    def __init__(self, images: Mapping[str, Any]) -> None:
+        channels = images["input_size"][0]
+        self.mean, self.std = (255 * self._each(images[key], channels) for key in ("mean", "std"))
 
     def __call__(self, pixels: Tensor) -> Tensor:
         return pixels.float().sub_(self.mean).div_(self.std)
@@ -201,8 +195,8 @@ class BatchAugment:
 
     def __init__(self, images: Mapping[str, Any], across: int, down: int, flip: float) -> None:
         self.across, self.down, self.flip = across, down, flip
-        self._normalise = NormalisePixels(3, images["mean"], images["std"])
-        self._pixels, self._resize = ToPixels("RGB"), resize(images)
+        self._normalise = NormalisePixels(images)
+        self._pixels, self._resize = ToPixels(images), resize(images)
 
     def __call__(self, pixels: np.ndarray, draws: np.ndarray) -> Tensor:
         count, height, width, _ = pixels.shape

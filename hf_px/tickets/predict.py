@@ -163,14 +163,14 @@ def draw_segmentation(
 
 
 def gallery(
-    test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module], count: int = 4
+    test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module]
 ) -> Image.Image:
     """A few test images side by side: the image, its true label map, and the predictions of each model.
 
-    The `count` images are evenly spaced in the test set: chosen by position, not by how good the predictions are.
+    The images are evenly spaced in the test set: chosen by position, not by how good the predictions are.
     """
     rows, shown, background = [], set(), background_class(classes)
-    for index in sorted({round(i * (len(test) - 1) / max(1, count - 1)) for i in range(min(count, len(test)))}):
+    for index in sorted({round(i * (len(test) - 1) / 3) for i in range(min(4, len(test)))}):
         image = test.image(index)
         label_maps = [test.label_map(index), *(segment(model, image, images) for model in models.values())]
         rows.append([image, *(overlay(image, labels, background=background) for labels in label_maps)])

@@ -392,7 +392,7 @@ def test_together_is_one_by_one_with_the_same_draws(monkeypatch: pytest.MonkeyPa
     draws[:4] = [[0, 0, 0], [1 - 2**-53] * 3, [0, 1 - 2**-53, 0.5], [0.5, 0.25, 0.499]]
     expects = images(10, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
     found = BatchAugment(expects, 3, 2, 0.5)(pixels, draws)
-    alone, normalise = PadCropFlip(3, 2, 0.5), NormalisePixels(3, expects["mean"], expects["std"])
+    alone, normalise = PadCropFlip(3, 2, 0.5), NormalisePixels(expects)
     for x, picture, drawn in zip(found, pixels, draws):
         monkeypatch.setattr(torch, "rand", lambda _, drawn=drawn: torch.from_numpy(drawn))
         assert torch.equal(x, normalise(alone(torch.from_numpy(picture).permute(2, 0, 1))))

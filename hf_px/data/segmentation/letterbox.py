@@ -23,9 +23,8 @@ class Letterbox:
     """x, y = letterbox(image, labels): float 3 x H x W and int64 H x W, for `images` = data_config(model)."""
 
     def __init__(self, images: Mapping[str, Any]) -> None:
-        channels, self.height, self.width = images["input_size"]
-        self.pixels = ToPixels("L" if channels == 1 else "RGB")
-        self.normalise = NormalisePixels(channels, images["mean"], images["std"])
+        _, self.height, self.width = images["input_size"]
+        self.pixels, self.normalise = ToPixels(images), NormalisePixels(images)
 
     def scale(self, image: Image.Image) -> float:
         return min(1.0, self.width / image.width, self.height / image.height)
