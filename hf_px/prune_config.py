@@ -62,6 +62,8 @@ class PruneConfig:
     seed: int = option(0, "seed of random weights, of the pruning set, of the method's draws and of the batches")
 
     def __post_init__(self) -> None:
+        from .core.allocate import Global, PerLayer
+
         for name in ("keep_dense", "exclude"):
             names = getattr(self, name)
             object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names or ()))
@@ -78,7 +80,7 @@ class PruneConfig:
         at_least(0, min_per_layer=self.min_per_layer)
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` {self.seed} is outside [0, {2**31})")
-        if (self.keep_dense or self.keep_head) and not self._can_keep_dense:
+        if (self.keep_dense or self.keep_head) and not isinstance(scope, (Global, PerLayer)):
             what = "keep_dense" if self.keep_dense else "keep_head"
             raise ValueError(
                 f"`{what}` does not go with `scope` {self.scope}, which prunes every tensor alike; use `exclude`"
@@ -157,12 +159,6 @@ class PruneConfig:
             return float(self.sparsity)
         scope = self.allocation
         return 1.0 - scope.n / scope.m if isinstance(scope, NofM) else DEFAULT_SPARSITY
-
-    @property
-    def _can_keep_dense(self) -> bool:
-        from .core.allocate import Global, PerLayer
-
-        return isinstance(self.allocation, (Global, PerLayer))
 
 
 def _check_sparsity(sparsity: Any) -> None:

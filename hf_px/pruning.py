@@ -170,15 +170,15 @@ def _score_round(
 ) -> dict[str, Tensor]:
     final = {"density": density} if "density" in record.options else {}
     # a callable may draw from torch's global generator; the user's own random numbers must not depend on that
-    with torch.random.fork_rng(devices=_cuda_devices(model)):
+    device = _device(model)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(generator.initial_seed())
         found = record.score(model, weights, data, generator=generator, **{**final, **options})
     return _checked_scores(record, found, weights.mask)
 
 
 def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str, Tensor]:
-    missing = sorted(set(mask.bits) - set(found))
-    if missing:
+    if missing := sorted(set(mask.bits) - set(found)):
         raise ValueError(f"scorer {record.name} returned no score for {missing[0]}")
     scores = {}
     for name, bits in mask.bits.items():
@@ -292,11 +292,6 @@ def _dtype(model: nn.Module) -> torch.dtype:
     """The dtype to score in: the model's, or float32 for half precision."""
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return own if own.itemsize >= 4 else torch.float32
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
-    device = _device(model)
-    return [device.index or 0] if device.type == "cuda" else []
 
 
 def _generator(seed: int, t: int) -> torch.Generator:

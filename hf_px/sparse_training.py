@@ -1,13 +1,12 @@
 """Zeros stay zero: θ ← θ ⊙ M, g ← g ⊙ M, state ← state ⊙ M, now and around every step of the optimizer.
 
 Masked gradients alone are not enough: momentum from before the pruning moves a weight whose gradient is zero.
-Masked weights alone are not enough either: the gradients of what is gone would count in the norm that clipping sees.
+Masked weights alone are not enough either: the gradients of pruned weights would count in the norm for clipping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,16 +19,16 @@ from .core.mask import Mask
 
 
 def keep_zeros(model: nn.Module, mask: Mask, optimizer: Optimizer, *, ema: nn.Module | None = None) -> Keeper:
-    """θ ← θ ⊙ M, g ← g ⊙ M, state ← state ⊙ M: at once, and from here on, until `remove()`.
+    """θ ← θ ⊙ M, g ← g ⊙ M, state ← state ⊙ M: now, and around every step until `remove()`.
 
     model      bare, or inside DDP or torch.compile
     optimizer  any torch optimizer, also as accelerate prepared it; call once for each if there are several.
                State in the shape of its weight is masked, if it is floating point: a code of 0 in an 8-bit state
                need not mean zero
-    ema        a copy of the model, timm's ModelEmaV2 / V3 or torch's AveragedModel, where one exists already;
-               one that is made later starts with the zeros
+    ema        a copy of the model, timm's ModelEmaV2 / V3 or torch's AveragedModel, if there is one already;
+               an average that is made later starts with the zeros
 
-    Call it again with a tighter mask at will: what any mask has pruned stays pruned.
+    It may be called again with a sparser mask: weights that any of the masks pruned stay zero.
     """
     if not isinstance(mask, Mask):
         raise TypeError(f"keep_zeros(model, mask, optimizer): a Mask, not a {type(mask).__name__}")
@@ -39,7 +38,7 @@ def keep_zeros(model: nn.Module, mask: Mask, optimizer: Optimizer, *, ema: nn.Mo
     trainable = {name: weight for name, weight in weights.items() if weight.requires_grad}
     _check_held(optimizer, trainable)
 
-    zeros: dict[Tensor, _Zeros] = {}  # by tensor: one that has two names is pruned where either of them says so
+    zeros: dict[Tensor, _Zeros] = {}  # by tensor: one with two names is pruned where either name is
     for name, weight in weights.items():
         zeros.setdefault(weight, _Zeros(weight)).add_(~mask.bits[name])
     return Keeper(optimizer, weights, zeros, [(average, zeros[weights[name]]) for name, average in averages.items()])
@@ -68,32 +67,27 @@ class Keeper:
             *(weight.register_hook(zero.masked) for weight, zero in zeros.items() if weight.requires_grad),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
-            optimizer.register_load_state_dict_post_hook(self._after_load),
+            optimizer.register_load_state_dict_post_hook(self._mask_state_),
         ]
 
     def remove(self) -> None:
-        """From now on the optimizer does as it likes; what is zero stays so until it moves."""
+        """Stop masking. Pruned weights stay zero until the optimizer changes them."""
         for handle in self._handles:
             handle.remove()
 
     def __enter__(self) -> Keeper:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def _before_step(self, *_: Any) -> None:
-        _check_held(self._optimizer, self._held)  # else a wrapper that replaced the parameters would undo us unseen
-        self._mask_grads_()  # written by hand, or the mean of processes of which one has no hook
+        _check_held(self._optimizer, self._held)  # a wrapper may have replaced the parameters
+        self._mask_grads_()  # set by hand, or averaged with a process without hooks
 
     def _after_step(self, *_: Any) -> None:
         self._mask_weights_()
-        self._mask_state_()  # Muon and its kin mix the entries of a matrix; some optimizers add noise
-
-    def _after_load(self, *_: Any) -> None:
-        self._mask_state_()
+        self._mask_state_()  # Muon mixes the entries of a matrix; some optimizers add noise
 
     @torch.no_grad()
     def _mask_weights_(self) -> None:
@@ -110,10 +104,10 @@ class Keeper:
                 zero.mask_(weight.grad)
 
     @torch.no_grad()
-    def _mask_state_(self) -> None:
+    def _mask_state_(self, *_: Any) -> None:
         for weight, zero in self._zeros.items():
             for value in self._optimizer.state.get(weight, {}).values():
-                # a scalar counts steps, also where the weight is a scalar too; 8-bit codes are not for us to write
+                # a scalar counts steps, even if the weight is a scalar too; 8-bit codes are left alone
                 if isinstance(value, Tensor) and value.shape == weight.shape != () and value.dtype.is_floating_point:
                     zero.mask_(value)
 
@@ -145,16 +139,16 @@ class _Zeros:
         self._kept = None
 
     def follow_(self, weight: Tensor) -> None:
-        """`model.to(device)` moves the weights and tells nobody."""
+        """Move to the device of the weight: `model.to(device)` runs no hook."""
         if self.pruned.device != weight.device:
-            self.pruned, self._kept = self.pruned.to(weight.device), None  # else the places would be sent at every step
+            self.pruned, self._kept = self.pruned.to(weight.device), None
 
     def mask_(self, tensor: Tensor) -> None:
         pruned = self.pruned.to(tensor.device)
         if tensor.is_sparse:  # the gradient of nn.Embedding(sparse=True): only rows that were looked up
             tensor, pruned = tensor._values(), pruned[tuple(tensor._indices())]
         elif tensor.is_contiguous() and len(kept := self._where_kept().to(tensor.device)) < tensor.numel() / 8:
-            # few are kept: to clear all and put those back is quicker than masked_fill
+            # if few are kept, clearing all and writing those back is faster than masked_fill
             flat = tensor.view(-1)
             values = flat[kept]
             flat.zero_()
@@ -176,7 +170,7 @@ class _Zeros:
 
 
 def _weights(model: nn.Module, mask: Mask) -> dict[str, Tensor]:
-    """The tensors that the mask names, in the model or in what it wraps; whole tensors, not shards."""
+    """The tensors that the mask names, in the model or in what it wraps; sharded tensors are refused."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch module, not {type(model).__name__}")
     if dist.is_available() and dist.is_initialized():  # nothing is sharded without processes
@@ -185,7 +179,7 @@ def _weights(model: nn.Module, mask: Mask) -> dict[str, Tensor]:
 
 
 def bare(model: nn.Module, mask: Mask) -> nn.Module:
-    """The module that the mask names the tensors of: the model, or what DDP, torch.compile or an average wraps."""
+    """The module whose tensors the mask names: the model, or what DDP, torch.compile or an average wraps."""
     inner: nn.Module | None = model
     while inner is not None:
         if mask.bits.keys() <= dict(inner.named_parameters(remove_duplicate=False)).keys():
@@ -203,7 +197,7 @@ def _check_whole(model: nn.Module) -> None:
     sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
     for name in flat + sharded:
         raise UnsupportedModelError(
-            f"{name or type(model).__name__}: in shards (FSDP or DTensor), and a mask fits whole tensors only; "
+            f"{name or type(model).__name__}: in shards (FSDP or DTensor), and a mask needs complete tensors; "
             "train with DDP instead"
         )
 
@@ -211,7 +205,7 @@ def _check_whole(model: nn.Module) -> None:
 def _real(optimizer: Optimizer) -> Optimizer:
     """The optimizer that has the state and runs hooks, inside wrappers that skip Optimizer.__init__.
 
-    accelerate's AcceleratedOptimizer is one, timm's Lookahead another: hooks on them may be taken and never called.
+    accelerate's AcceleratedOptimizer and timm's Lookahead are such wrappers: they may accept hooks and never call them.
     """
     found: Any = optimizer
     while isinstance(found, Optimizer) and "_optimizer_load_state_dict_post_hooks" not in vars(found):

@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without θ shows a question mark, not a traceback
     args = parser().parse_args(hyphenated(sys.argv[1:] if argv is None else argv))
 
-    before, warnings.formatwarning = warnings.formatwarning, lambda *warning: _warning(args, *warning)
+    before = warnings.formatwarning
+    # one line, without the line of code
+    warnings.formatwarning = lambda message, *_: f"hf-px: warning: {name_flags(str(message), vars(args))}\n"
     try:
         args.run(args)
         sys.stdout.flush()
@@ -43,11 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         warnings.formatwarning = before
     return 0
-
-
-def _warning(args: argparse.Namespace, message: Warning | str, *_: object) -> str:
-    """A warning in one line, without its line of code."""
-    return f"hf-px: warning: {name_flags(str(message), vars(args))}\n"
 
 
 class _CommandParser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ def budget(total: int, density: float) -> int:
 
 @dataclass(frozen=True)
 class Global:
-    """The best round(density · n) weights of the whole network."""
+    """The best round(density · n) weights of the network."""
 
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
 
@@ -47,7 +47,8 @@ class Global:
         names = sorted(scores)
         flat = torch.cat([_ranked(scores[n], within.bits[n], floors.get(n, 0)) for n in names])
         kept = best(flat, min(budget(len(flat), density), within.kept))
-        return _split(kept, names, scores)
+        parts = dict(zip(names, kept.split([scores[n].numel() for n in names])))
+        return Mask({n: parts[n].view(s.shape).clone() for n, s in scores.items()})
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ class NofM:
     def check(self, shapes: Mapping[str, torch.Size], density: float) -> None:
         if not 0 < self.n < self.m:
             raise ValueError(f"`scope` {self.n}:{self.m}: need 0 < n < m, for example 2:4")
-        bad = [name for name, shape in shapes.items() if shape[1] % self.m]
-        if bad:
+        if bad := [name for name, shape in shapes.items() if shape[1] % self.m]:
             first = bad[0]
             raise ValueError(
                 f"`scope` {self.n}:{self.m}: {first} has {shapes[first][1]} inputs, which {self.m} does not divide "
@@ -113,8 +113,7 @@ def scope(text: str) -> Scope:
     named: dict[str, Scope] = {"global": Global(), "layer": PerLayer(), "erk": PerLayer(erk=True)}
     if text in named:
         return named[text]
-    match = re.fullmatch(r"(\d+):(\d+)", text)
-    if match:
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
         return NofM(int(match[1]), int(match[2]))
     raise ValueError(f"`scope` {text!r} is unknown; there are global, layer, erk and n:m, for example 2:4")
 
@@ -134,7 +133,7 @@ def best(scores: Tensor, count: int) -> Tensor:
 
 
 def apportion(weights: list[int], rooms: list[int], total: int, floors: list[int]) -> list[int]:
-    """Whole numbers ∝ weights, between floors and rooms, that add up to total; the largest remainders round up.
+    """Integers ∝ weights, between floors and rooms, that add up to total; the largest remainders round up.
 
     The upper bound matters even for equal densities: in a sparser round, largest remainders alone may give a layer one
     weight more than it has left (the Alabama paradox).
@@ -174,11 +173,6 @@ def _ranked(scores: Tensor, within: Tensor, floor: int = 0) -> Tensor:
     if floor:
         flat[best(flat, min(floor, int(within.sum())))] = torch.inf
     return flat
-
-
-def _split(flat: Tensor, names: list[str], like: Scores) -> Mask:
-    parts = dict(zip(names, flat.split([like[name].numel() for name in names])))
-    return Mask({name: parts[name].view(score.shape).clone() for name, score in like.items()})
 
 
 # Schedules: the density after round t of T, from 1 down to the final density

@@ -53,7 +53,7 @@ class Batch:
 
 
 class Batches:
-    """Batches on the model's device, iterable many times; every process takes whole batches as its share."""
+    """Batches on the model's device, iterable many times; every process takes some of the batches as its share."""
 
     def __init__(
         self, data: Iterable[Any], device: torch.device | str = "cpu", dtype: torch.dtype | None = None

@@ -32,5 +32,5 @@ class TicketError(HfPxError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line."""
+    """The first line of the message, for errors of other libraries."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and locked by one process at a time."""
+"""Files: written completely or not at all, and locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Write to a temporary file beside `path`, then rename: readers see the old file or the new one, whole."""
+    """Write to a temporary file beside `path`, then rename: readers see the old file or the new one, complete."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class MaskedWeights(Mapping[str, Tensor]):
-    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so θ ⊙ M does not tell M.
+    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so θ ⊙ M does not determine M.
 
     Its tensors are read-only: if nothing is pruned they are the model's own. Half precision becomes float32. `reuse`
     takes over the memory of an earlier round, since fresh pages cost more time than the products.
@@ -41,9 +41,7 @@ class MaskedWeights(Mapping[str, Tensor]):
         """1 ⊙ M, in scratch memory."""
         if not self._scratch_is_ones:
             for name, ones in self.scratch().items():
-                ones.copy_(
-                    self.mask.bits[name].view(torch.uint8)
-                )  # viewed as bytes, which torch converts much faster than bool
+                ones.copy_(self.mask.bits[name].view(torch.uint8))  # torch converts bytes much faster than bool
             self._scratch_is_ones = True
         return self._scratch
 

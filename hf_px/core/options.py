@@ -59,7 +59,7 @@ def options_from(kind: type[T], args: argparse.Namespace, **values: Any) -> T:
 
 def hyphenated(argv: Iterable[str]) -> list[str]:
     """Flags spelled with hyphens: --batch_size is --batch-size."""
-    return [_hyphenated(word) for word in argv]
+    return [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
 
 
 def name_flags(message: str, names: Collection[str]) -> str:
@@ -121,13 +121,6 @@ def _help(text: str, default: Any) -> str:
     off = default is None or default is False or default in ([], ())  # 0 is a value
     text = text if off or "(default" in text else f"{text} (default: {default})"
     return text.replace("%", "%%")
-
-
-def _hyphenated(word: str) -> str:
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
 
 
 def _boolean(text: str) -> bool:

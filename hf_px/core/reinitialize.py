@@ -12,7 +12,9 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 
 def kaiming(weights: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """New values of each weight, drawn in order of name."""
-    return {name: _kaiming(w, generator) for name, w in sorted(weights.items())}
+    # drawn on the CPU, so that every device gets the same values
+    empty = {name: torch.empty(w.shape, dtype=w.dtype) for name, w in sorted(weights.items())}
+    return {n: nn.init.kaiming_normal_(t, generator=generator).to(weights[n].device) for n, t in empty.items()}
 
 
 def fresh_other_parameters(model: nn.Module, redrawn: Collection[str]) -> dict[str, Tensor]:
@@ -37,9 +39,5 @@ def fresh_other_parameters(model: nn.Module, redrawn: Collection[str]) -> dict[s
 
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    # drawn on the CPU, so that every device gets the same values
+    """Standard normal values, also drawn on the CPU."""
     return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
-
-
-def _kaiming(like: Tensor, generator: torch.Generator) -> Tensor:
-    return nn.init.kaiming_normal_(torch.empty(like.shape, dtype=like.dtype), generator=generator).to(like.device)

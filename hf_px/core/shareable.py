@@ -66,7 +66,7 @@ def _command(text: Any) -> Any:
     """Word by word, since a path may hold a blank; as it was typed where no word needs a change."""
     try:
         words = shlex.split(text)
-    except (ValueError, AttributeError):  # a quote that is never closed: its words cannot be told apart; or no text
+    except (ValueError, AttributeError):  # a quote that is never closed, so its words are unknown; or no text
         return text if shareable(text) == text else f"{text.split()[0]} …"
     return text if all(_word(word) == word for word in words) else shareable_command(words)
 
@@ -96,7 +96,7 @@ def _home() -> str:
 
 
 def _may_be_named(folder: Path) -> bool:
-    """May paths be given relative to it? Not to / or /home: what follows is the whole path, or the user's name."""
+    """True if paths may be given relative to it. Below / or /home the rest is the full path, or the user's name."""
     return folder != Path(folder.anchor) and folder not in (*_HOMES, *Path(_home()).parents)
 
 

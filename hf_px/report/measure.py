@@ -61,7 +61,7 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class Spectra:
-    """The spectra of a network; without `own`, `reason` says why there are none, if they were asked for."""
+    """The spectra of a network; without `own`, `reason` explains why, unless they were skipped."""
 
     own: Spectrum | None = None  # Θ at the network's own weights
     mean: Spectrum | None = None  # the mean of Θ over draws of the weights

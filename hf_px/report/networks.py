@@ -1,4 +1,4 @@
-"""The networks of a report: what the command asks for, tickets as they are, and models, dense or pruned here."""
+"""The networks of a report: the request of the command, tickets, and models, dense or pruned here."""
 
 from __future__ import annotations
 

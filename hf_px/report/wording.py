@@ -41,7 +41,7 @@ def group_networks(found: Sequence[Measured]) -> list[Group]:
     architectures = [members[0].network.architecture for members in by_key.values()]
     groups = []
     for i, (own, members) in enumerate(zip(architectures, by_key.values()), 1):
-        # two groups of one architecture are told apart by the names of their networks
+        # two groups of one architecture differ by the names of their networks
         names = "" if architectures.count(own) == 1 else f", {listed([one.name for one in members])}"
         groups.append(Group(members, f"-{i}", f": {own}{names}"))
     return groups

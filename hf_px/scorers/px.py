@@ -62,8 +62,6 @@ def px(
     if norm == "flow":
         with undisturbed(model):
             return _by_own_flow(model, weights, batches)
-    if norm not in ("batch", "running"):
-        raise ValueError(f"norm={norm!r}: px knows batch, flow, running and released")
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""

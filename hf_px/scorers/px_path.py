@@ -36,9 +36,6 @@ def px_path(
     generator: torch.Generator,
     norm: Literal["batch", "running"] = "batch",
 ) -> Scores:
-    if norm not in ("batch", "running"):
-        raise ValueError(f"norm={norm!r}: px-path knows batch and running")
-
     def contribution(batch: Batch) -> Contribution:
         _, tape = record(model, weights, batch, norm)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
