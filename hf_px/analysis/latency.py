@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
 import torch
 from torch import Tensor, nn
+
+from ..core.forward import evaluating
 
 NO_FASTER = (
     "no difference within the spread; unstructured zeros do not make it faster here, because dense kernels multiply "
@@ -39,7 +40,8 @@ def latency(models: Mapping[str, nn.Module], x: Tensor, *, seconds: float = 2.0,
         raise ValueError("`models` is empty; pass {'dense': model, …}")
     least = max(2, least)  # quartiles need two runs
     taken: dict[str, list[float]] = {name: [] for name in models}
-    with _evaluating(models.values()), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
+    # not core.forward.undisturbed, which turns TF32 off: models are timed as users run them
+    with evaluating(*models.values()), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):
         for model in [*models.values()] * 2:
             _timed(model, x)
         names, end = list(models), time.perf_counter() + seconds * len(models)
@@ -62,19 +64,6 @@ def _timed(model: nn.Module, x: Tensor) -> float:
 def _synchronize(x: Tensor) -> None:
     if x.device.type != "cpu":
         torch.accelerator.synchronize(x.device)
-
-
-@contextmanager
-def _evaluating(models: Iterable[nn.Module]) -> Iterator[None]:
-    """Eval mode. Not core.forward.undisturbed, which turns TF32 off: models are timed as users run them."""
-    flags = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 def is_faster(dense: Latency, sparse: Latency) -> bool | None:

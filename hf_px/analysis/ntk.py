@@ -46,7 +46,6 @@ RESOLVED = 1e-10  # of the largest eigenvalue; smaller ones are rounding errors 
 class Memo(Protocol):
     """Storage for intermediate results; a dict is one."""
 
-    def __contains__(self, name: object, /) -> bool: ...
     def __getitem__(self, name: str, /) -> Tensor: ...
     def __setitem__(self, name: str, value: Tensor, /) -> None: ...
 
@@ -226,9 +225,11 @@ Memoised = Callable[[str, Callable[[], Tensor]], Tensor]
 
 
 def _memoised(memo: Memo, name: str, find: Callable[[], Tensor]) -> Tensor:
-    if name not in memo:
-        memo[name] = find()
-    return memo[name]
+    try:
+        return memo[name]
+    except KeyError:
+        memo[name] = found = find()
+        return found
 
 
 def _lanczos(tangents: Sequence[Tangent], top: int, progress: bool, memoised: Memoised) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,20 +130,16 @@ def _request(args: argparse.Namespace) -> ReportRequest:
     options_from(PruneConfig, args, norm=None)  # checks the flags, methods or not
     if args.data:
         check_source(args.data)
-    names = ("data", "per_class", "batch_size", "split", "image_column", "label_column", "architecture", "num_classes")
+    args.device = usable_device(args.device)
+    same = [field.name for field in dataclasses.fields(ReportRequest) if hasattr(args, field.name)]
     request = ReportRequest(
         names=args.networks,
         pruning=[
             options_from(PruneConfig, args, scorer=name, norm=args.norm if name in having else None)
             for name in args.scorers
         ],
-        seeds=args.seeds,
-        data_seeds=args.data_seeds,
-        pretrained=args.pretrained,
-        revision=args.revision,
-        device=usable_device(args.device),
         progress=not args.quiet,
-        **{name: getattr(args, name) for name in names},
+        **{name: getattr(args, name) for name in same},
     )
     check_names(request)
     return request

@@ -20,25 +20,33 @@ Loss = Callable[[Tensor, Any], Tensor]  # (output, labels) -> loss
 
 
 @contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Eval mode; the flags of all modules are restored afterwards."""
+    flags = [(module, module.training) for model in models for module in model.modules()]
+    try:
+        for model in models:
+            model.eval()
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
 def undisturbed(model: nn.Module, batch_statistics: bool = False) -> Iterator[None]:
     """Dropout off, BatchNorm on batch or stored statistics, no TF32; all flags are restored afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
+    # TF32 has 10 bits, too few to rank weights
+    exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     try:
-        model.eval()
-        if batch_statistics:
-            for module in model.modules():
+        with evaluating(model), exact:
+            for module in model.modules() if batch_statistics else ():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.training = True
-        # TF32 has 10 bits, too few to rank weights
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             yield
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
             raise ValueError(f"{error}: batch statistics of one value have no variance; use larger batches") from error
         raise
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 def call(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, x: Tensor | None = None) -> Tensor:

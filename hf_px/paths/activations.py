@@ -36,16 +36,10 @@ class Gate(Rule):
     binary: bool = False  # ReLU: a in {0, 1} is y > 0
 
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
-        x = args[0]
+        x = args[0].clone() if in_place(func, args, kwargs) and not self.binary else args[0]
+        y = func(*args, **kwargs)
         if self.binary:  # y is in memory anyway, and threshold_backward is the fastest kernel for "where y > 0"
-            y = func(*args, **kwargs)
             return y, Kept(y, y._version)
-        if in_place(func, args, kwargs):
-            before = x.clone()
-            y = func(*args, **kwargs)
-            x = before
-        else:
-            y = func(*args, **kwargs)
         return y, torch.where(x == 0, self.at_zero, y / x)
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
@@ -71,9 +65,7 @@ class Clamp(Rule):
         low, high = _bounds(args, kwargs)
         if not low <= 0 <= high:
             return func(*args, **kwargs), None
-        x = args[0].clone() if in_place(func, args, kwargs) else args[0]
-        y = func(*args, **kwargs)
-        return y, torch.where(x == 0, float(low < 0 < high), y / x)
+        return Gate(float(low < 0 < high)).record(func, args, kwargs, norm)
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         low, high = _bounds(args, kwargs)

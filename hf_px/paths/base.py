@@ -56,6 +56,13 @@ def in_place(func: Func, args: Args, kwargs: Kwargs) -> bool:
     return bool(kwargs.get("inplace", False))
 
 
+def per_dimension(value: Any, dims: int) -> list[int]:
+    """A size as pooling takes it, 3 or (3,) or (3, 5), with one number for each dimension."""
+    if isinstance(value, int):
+        return [value] * dims
+    return list(value) * (dims if len(value) == 1 else 1)
+
+
 SIGNATURES = {
     name: inspect.signature(getattr(F, name))
     for name in ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .base import in_place
+from .base import in_place, per_dimension
 
 if TYPE_CHECKING:
     from .record_replay import Replay
@@ -77,9 +77,8 @@ def _average(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _window(name: str, args: Any, kwargs: Any) -> int:
     """Number of values that avg_pool averages; padding counts, as it does there by default."""
-    dims = int(name[-2])
-    size = kwargs.get("kernel_size", args[1] if len(args) > 1 else None)
-    return math.prod([size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1))
+    size = kwargs["kernel_size"] if "kernel_size" in kwargs else args[1]
+    return math.prod(per_dimension(size, int(name[-2])))
 
 
 def _resize(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -95,7 +94,6 @@ def _unchanged(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any
 
 
 def _pad(run: Replay, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    args, kwargs = list(args), dict(kwargs)
     mode = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
     if mode == "constant":  # the padding value is an additive term
         return run.follow(func(args[0], kwargs.get("pad", args[1] if len(args) > 1 else None)), args[0])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Args, Func, Kwargs, Norm, Rule
+from .base import Args, Func, Kwargs, Norm, Rule, per_dimension
 
 if TYPE_CHECKING:
     from .record_replay import Replay
@@ -51,8 +51,8 @@ class MaxPool(Rule):
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Tensor:
-        size, stride, padding, dilation = (_each(v, self.dims) for v in (kernel_size, stride, padding, dilation))
-        stride = stride or size
+        given = (kernel_size, stride or kernel_size, padding, dilation)
+        size, stride, padding, dilation = (per_dimension(v, self.dims) for v in given)
         spans = [d * (k - 1) + 1 for d, k in zip(dilation, size)]
         pads: list[int] = []
         for n, span, step, p in reversed(list(zip(x.shape[-self.dims :], spans, stride, padding))):
@@ -64,9 +64,3 @@ class MaxPool(Rule):
         ones = torch.ones(x.shape[1], 1, *size, dtype=x.dtype, device=x.device)
         conv = getattr(F, f"conv{self.dims}d")
         return conv(F.pad(x, pads), ones, stride=stride, dilation=dilation, groups=x.shape[1])
-
-
-def _each(value: Any, dims: int) -> list[int]:
-    if value is None or isinstance(value, int):
-        return [] if value is None else [value] * dims
-    return list(value) * (dims if len(value) == 1 else 1)

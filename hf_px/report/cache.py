@@ -55,13 +55,6 @@ class TensorFiles:
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"
 
-    def __contains__(self, name: object) -> bool:
-        try:
-            self[str(name)]
-        except KeyError:
-            return False
-        return True
-
     def __getitem__(self, name: str) -> Tensor:
         try:
             return load_file(self._path(name))["value"]
