@@ -24,7 +24,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TicketError, first_line
-from ..core.input_shape import input_shape
+from ..core.forward import input_shape
 from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
 from .networks import OLD_NAMES, SEGMENTERS
 

@@ -87,7 +87,7 @@ def stages_to_blocks(tensors: Mapping[str, Tensor], depth: int) -> dict[str, Ten
     return {renamed(name): tensor for name, tensor in tensors.items()}
 
 
-def grouped(names: Iterable[str], prefixes: tuple[str, ...] = ()) -> list[str]:
+def grouped(names: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:
     """['module.encoder_k.* (322 tensors)', 'extra']: one line for the names that share a prefix."""
     groups: dict[str, list[str]] = {}
     for name in names:

@@ -111,7 +111,7 @@ def is_commit(revision: object) -> TypeGuard[str]:
 
 
 @contextmanager
-def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
+def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
     """Turn errors of the Hub into a TicketError that says what to do; a missing file is left to the caller."""
     try:
         yield

@@ -60,9 +60,7 @@ def is_generated(path: Path) -> bool:
     return GENERATED in path.read_text(encoding="utf-8", errors="replace")
 
 
-def card_text(
-    contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None, predictions: bool = False
-) -> str:
+def card_text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None, predictions: bool) -> str:
     """The card of a ticket whose files have these sizes; `repo` is its Hub id, if known."""
     ticket, mask = contents.ticket, contents.model_mask()
     library = _library(contents.model)

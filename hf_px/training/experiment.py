@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 from torch.utils.data import DataLoader
 
 from ..analysis.ridge_probe import with_ridge_head
 from ..core.head import head_of, segments, silent_classes
 from ..core.mask import Mask
+from ..core.processes import gather
 from ..core.prunable import prunable
 from ..core.shareable import shareable, short_name
 from ..core.text import name_list
@@ -245,7 +245,7 @@ class Experiment:
         if path.is_file():
             found, notes = load_mask(path)
             done = int(notes["round"]), found
-        check_agreed(self.accelerator, "the last round", done and done[0])
+        check_agreed("the last round", done and done[0])
         if done is not None:
             self.print(f"pruning: continues after round {done[0]} of {self.pruning.rounds}")
 
@@ -294,7 +294,7 @@ class Experiment:
         """The dense twin: the unpruned model after the same training, if any run has trained it before."""
         path = self._dense_path()
         found = load_dense(path)
-        everywhere = all(gather_object([found is not None]))  # every machine has its own cache: all train, or none
+        everywhere = all(gather(found is not None))  # every machine has its own cache: all train, or none
         if found is None or not everywhere:
             return None
         weights, cached = found

@@ -148,7 +148,7 @@ class TrainingLoop:
             self._epoch_loss.load_(found.tensors["train_loss"])
             _load_scaler_(self._accelerator, found.notes["scaler"])
             self._experiment.print(f"{self._name}: continues after step {self._step} of {self._stop}")
-        check_agreed(self._accelerator, f"{self._name}: the last step", self._step)
+        check_agreed(f"{self._name}: the last step", self._step)
 
     def _end_step(self, bar: Any) -> None:
         """At the end of an epoch: test and write down. At a checkpoint: save all that a resume needs."""

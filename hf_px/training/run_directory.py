@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ..core.errors import DisagreementError
 from ..core.files import is_temporary, try_lock, unwritable_parent, write_atomic
+from ..core.processes import gather
 from ..core.shareable import shareable
 from ..core.text import text_table
 from ..core.versions import versions
@@ -36,9 +37,7 @@ class Run:
     writes them; the full ones stay in a file that is never pushed, for a resume to compare with.
     """
 
-    def __init__(
-        self, directory: Path, results: dict[str, Any], settings: Mapping[str, Any], writes: bool = True
-    ) -> None:
+    def __init__(self, directory: Path, results: dict[str, Any], settings: Mapping[str, Any], writes: bool) -> None:
         self.directory, self.results, self._settings, self._writes = directory, results, dict(settings), writes
         if results["finished"]:
             self._remove_checkpoints()  # the run was killed just before it did so itself
@@ -151,11 +150,9 @@ def on_main(accelerator: Any, work: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def check_agreed(accelerator: Any, what: str, value: Any) -> None:
+def check_agreed(what: str, value: Any) -> None:
     """Refuse a value that differs between processes: all must have read the same checkpoint."""
-    from accelerate.utils import gather_object
-
-    everyone = gather_object([value]) if accelerator.num_processes > 1 else [value]
+    everyone = gather(value)
     if any(other != everyone[0] for other in everyone):
         raise DisagreementError(
             f"{what} differs between processes: {everyone}; do all machines see the same output_dir and cache?"
@@ -185,7 +182,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def results_table(results: Mapping[str, Any], directory: Path, repo: str | None = None) -> str:
+def results_table(results: Mapping[str, Any], directory: Path, repo: str | None) -> str:
     """The results as a table, and the line that loads the ticket."""
     found, mask, sizes = results["results"], results["mask"], results["bytes"]
     metrics = [name for name, value in found["ticket"].items() if isinstance(value, float) and name != "loss"]

@@ -533,7 +533,7 @@ def test_an_item_depends_on_seed_epoch_and_index_alone(data: Data[Pairs]) -> Non
 # to prune by
 
 
-class Told:
+class KnownClasses:
     """Pairs of which only the classes are known."""
 
     def __init__(self, classes: list[tuple[int, ...]]) -> None:
@@ -552,7 +552,7 @@ class Told:
     seed=st.integers(0, 2**63),
 )
 def test_each_class_is_there_as_often_as_asked_or_as_it_can(classes: list[set], per_class: int, seed: int) -> None:
-    pairs = Told([tuple(sorted(found)) for found in classes])
+    pairs = KnownClasses([tuple(sorted(found)) for found in classes])
     drawn = draw_pairs(pairs, 6, per_class, seed)
     assert drawn == draw_pairs(pairs, 6, per_class, seed)
     assert len(set(drawn)) == len(drawn) >= 1
@@ -563,7 +563,7 @@ def test_each_class_is_there_as_often_as_asked_or_as_it_can(classes: list[set], 
 
 
 def test_classes_take_turns_and_seeds_differ() -> None:
-    pairs = Told([(i % 3,) for i in range(30)])
+    pairs = KnownClasses([(i % 3,) for i in range(30)])
     drawn = draw_pairs(pairs, 3, 4, seed=0)
     assert [i % 3 for i in drawn] == [0, 1, 2] * 4
     assert drawn != draw_pairs(pairs, 3, 4, seed=1)

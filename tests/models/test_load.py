@@ -190,8 +190,8 @@ def test_every_kind_of_file_gives_the_model_back(
         assert not found.model.training and found.model.num_classes == 5
         with torch.no_grad():
             assert torch.equal(found.model(x), small(x))
-        said = capsys.readouterr().err
-        assert said == ("hf-px: weights.pt: epoch is not used\n" if kind == "pt" else "")
+        printed = capsys.readouterr().err
+        assert printed == ("hf-px: weights.pt: epoch is not used\n" if kind == "pt" else "")
 
 
 def test_a_head_of_another_size_is_drawn_from_the_seed(small: nn.Module, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_what_is_missing_is_named_and_what_is_left_over_too(
     path = tmp_path / "a.pth"
     torch.save({**state, "extra.one": torch.ones(1), "extra.two": torch.ones(1)}, path)
     assert _same(load(str(path), architecture="test_resnet").model, small)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [f"hf-px: a.pth: extra.{n} is not used" for n in ("one", "two")]
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == [f"hf-px: a.pth: extra.{n} is not used" for n in ("one", "two")]
 
     torch.save({name: t for name, t in state.items() if name != "layer3.0.conv2.weight"}, path)
     with pytest.raises(ValueError, match=r"a\.pth: lacks layer3\.0\.conv2\.weight; is it of another"):
@@ -373,8 +373,8 @@ def test_the_authors_checkpoints_are_converted(
         assert torch.equal(found.model(x), body(x))
     assert (found.license, found.citation) == (backbones[short].license, backbones[short].citation)
     assert (found.base, found.trained, found.new_head) == (None, True, ())
-    said = capsys.readouterr().err.splitlines()
-    assert sorted(said) == sorted(f"hf-px: {path.name}: {line} is not used" for line in LEFT[name])
+    printed = capsys.readouterr().err.splitlines()
+    assert sorted(printed) == sorted(f"hf-px: {path.name}: {line} is not used" for line in LEFT[name])
     config: Any = found.model.pretrained_cfg
     assert config["architecture"] == "resnet50" and config["crop_pct"] == 0.875 and config["mean"][0] == 0.485
     assert not config.get("hf_hub_id") and not config.get("url")  # these are not timm's weights

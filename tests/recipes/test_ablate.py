@@ -99,10 +99,10 @@ def test_killed_in_the_midst_what_was_done_is_told(
 ) -> None:
     where = words.index("--")
     assert place.run(*words[:where], "--dry_run", *words[where:]) == 0
-    said = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
-    assert list(said) == [cell.name for cell in GRID]  # magnitude at T = 3 is not among them
-    assert said["magnitude-T1-s0"].startswith("finished, accuracy ")
-    assert said["synflow-T1-s0"].startswith("collapsed: no path") and said["synflow-T3-s0"] == "unfinished"
+    printed = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert list(printed) == [cell.name for cell in GRID]  # magnitude at T = 3 is not among them
+    assert printed["magnitude-T1-s0"].startswith("finished, accuracy ")
+    assert printed["synflow-T1-s0"].startswith("collapsed: no path") and printed["synflow-T3-s0"] == "unfinished"
     assert [(row["method"], row["rounds"]) for row in place.csv()] == [("magnitude", "1"), ("synflow", "1")]
 
 
@@ -132,10 +132,10 @@ def test_a_pruning_that_was_cut_starts_again(place: Place, done: Any) -> None:
 
 def test_csv_and_table_hold_what_the_cells_have_told(place: Place, done: Any) -> None:
     sweep = Sweep(place.out, ROUNDS)
-    told = {cell: results(sweep.path(cell)) for cell in (GRID[0], GRID[2])}
+    recorded = {cell: results(sweep.path(cell)) for cell in (GRID[0], GRID[2])}
     rows = {(row["method"], int(row["rounds"])): row for row in place.csv()}
     assert set(rows) == {("magnitude", 1), ("synflow", 1), ("synflow", 3)}
-    for cell, found in told.items():
+    for cell, found in recorded.items():
         row = rows[cell.method, int(cell.value)]
         assert float(row["ticket_accuracy"]) == found["results"]["ticket"]["accuracy"]
         assert float(row["pruning_seconds"]) == found["seconds"]["pruning"]
@@ -145,8 +145,8 @@ def test_csv_and_table_hold_what_the_cells_have_told(place: Place, done: Any) ->
     assert (lost["outcome"], lost["ticket_accuracy"], lost["kept"]) == ("collapsed", "", "")
 
     table = place.table()
-    accuracy = {c.method: f"{100 * found['results']['ticket']['accuracy']:.2f}" for c, found in told.items()}
-    seconds = {c.method: f"{found['seconds']['pruning']:.2f}" for c, found in told.items()}
+    accuracy = {c.method: f"{100 * found['results']['ticket']['accuracy']:.2f}" for c, found in recorded.items()}
+    seconds = {c.method: f"{found['seconds']['pruning']:.2f}" for c, found in recorded.items()}
     assert table["method"] == ["T = 1", "s", "T = 3", "s"]
     assert table["magnitude"] == [f"**{accuracy['magnitude']}**", seconds["magnitude"], "–", "–"]
     assert table["synflow"] == ["collapsed", "", f"**{accuracy['synflow']}**", seconds["synflow"]]
@@ -180,10 +180,10 @@ def test_data_with_two_seeds(recipe: ModuleType, tmp_path: Path) -> None:
     found = {}
     for method in ("snip", "px"):
         for value in (1, 3):
-            told = [results(sweep.path(Cell(method, value, seed, PER_CLASS))) for seed in (0, 1)]
-            assert [t["settings"]["rounds"] for t in told] == [1 if method == "snip" else 2] * 2
-            assert [t["settings"]["per_class"] for t in told] == [value] * 2
-            a, b = (100 * t["results"]["ticket"]["accuracy"] for t in told)
+            recorded = [results(sweep.path(Cell(method, value, seed, PER_CLASS))) for seed in (0, 1)]
+            assert [t["settings"]["rounds"] for t in recorded] == [1 if method == "snip" else 2] * 2
+            assert [t["settings"]["per_class"] for t in recorded] == [value] * 2
+            a, b = (100 * t["results"]["ticket"]["accuracy"] for t in recorded)
             found[method, value] = f"{(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f}"
     table = place.table()
     assert table["method"] == ["D = 1", "D = 3"]
@@ -266,9 +266,9 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str], recipe: ModuleType) ->
     for words in (["--help"], ["rounds", "--help"], ["data", "--help"]):
         with pytest.raises(SystemExit):
             recipe.parse(words)
-        said = capsys.readouterr().out
+        printed = capsys.readouterr().out
         for command in ("ablate.py rounds --config", "ablate.py data --config"):
-            assert f"python recipes/{command} recipes/configs/cifar10-resnet20.yaml" in said
+            assert f"python recipes/{command} recipes/configs/cifar10-resnet20.yaml" in printed
 
 
 # forms

@@ -51,12 +51,14 @@ def test_it_is_sound_and_its_card_is_up_to_date(example: Path, tmp_path: Path) -
 
 @each
 def test_the_numbers_on_the_card_are_those_of_the_run(example: Path) -> None:
-    told = json.loads((example / "results.json").read_text())
+    recorded = json.loads((example / "results.json").read_text())
     ticket = hf_px.Ticket.from_pretrained(example)
-    runs_own = [r for r in ticket.config["results"] if r["dataset_name"] == told["data"]["title"]]
+    runs_own = [r for r in ticket.config["results"] if r["dataset_name"] == recorded["data"]["title"]]
     found = {r["metric"]: (r["value"], r["dense"]) for r in runs_own}
-    assert found == {m: (v, told["results"]["dense"][m]) for m, v in told["results"]["ticket"].items() if m != "loss"}
-    assert told["finished"] and told["mask"]["digest"] == ticket.mask.digest()
+    assert found == {
+        m: (v, recorded["results"]["dense"][m]) for m, v in recorded["results"]["ticket"].items() if m != "loss"
+    }
+    assert recorded["finished"] and recorded["mask"]["digest"] == ticket.mask.digest()
 
 
 def test_the_digits_are_counted_again() -> None:
@@ -70,10 +72,10 @@ def test_the_digits_are_counted_again() -> None:
 @each_on_cifar
 def test_the_slice_is_counted_again(example: Path, recipe: ModuleType) -> None:
     ticket = hf_px.Ticket.from_pretrained(example)
-    (told,) = (r for r in ticket.config["results"] if r["dataset_name"] == recipe.TITLE)
+    (recorded,) = (r for r in ticket.config["results"] if r["dataset_name"] == recipe.TITLE)
     data = open_data(str(HOME / "cifar10-slice" / "test.parquet"), train_split="test", need_test=False)
     found, count = right(ticket.to_model(), Data(**{**vars(data), "test": data.train}))
-    assert count == 300 and abs(found - told["value"] * count) <= 1.01
+    assert count == 300 and abs(found - recorded["value"] * count) <= 1.01
     assert f"| {recipe.TITLE} |" in (example / "README.md").read_text()
 
 
@@ -94,11 +96,11 @@ def test_the_first_of_each_class(recipe: ModuleType) -> None:
 
 @each
 def test_its_report_is_of_this_ticket(example: Path) -> None:
-    told = json.loads((example / "report" / "report.json").read_text())
-    facts = {row[""]: row[example.name] for row in told["facts"]}
+    recorded = json.loads((example / "report" / "report.json").read_text())
+    facts = {row[""]: row[example.name] for row in recorded["facts"]}
     mask = hf_px.Ticket.from_pretrained(example).mask
     assert facts["weights kept"] == f"{mask.kept:,} of {mask.total:,}"
-    assert all((example / "report" / name).is_file() for name in told["files"])
+    assert all((example / "report" / name).is_file() for name in recorded["files"])
 
 
 def test_the_slice_is_the_first_thirty_of_each_class_of_the_test_set(shared: Path) -> None:
@@ -126,6 +128,6 @@ def test_the_whole_test_set_is_counted_again(example: Path, shared: Path, monkey
     """In float32, where the run measured in bfloat16: a tenth of a point either way."""
     monkeypatch.setenv("HF_PX_DATA", str(shared / "data"))
     ticket = hf_px.Ticket.from_pretrained(example)
-    told = json.loads((example / "results.json").read_text())["results"]["ticket"]
+    recorded = json.loads((example / "results.json").read_text())["results"]["ticket"]
     found, count = right(ticket.to_model(), open_data("cifar10"))
-    assert count == 10_000 and abs(found / count - told["accuracy"]) < 2e-3
+    assert count == 10_000 and abs(found / count - recorded["accuracy"]) < 2e-3

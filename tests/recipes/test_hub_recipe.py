@@ -61,24 +61,24 @@ def test_from_a_hub_name_to_a_ticket_that_strangers_load(
     kind: str, alice: HfApi, server: Server, tmp_path: Path
 ) -> None:
     push_timm() if kind == "timm" else push_transformers(tmp_path / "backbone")
-    said = server.run(
+    printed = server.run(
         tmp_path, "--model", "alice/backbone", "--data", "alice/digits", "--sparsity", 0.7, "--rounds", 4,
         "--epochs", 2, "--batch_size", 16, "--lr", 0.05, "--per_class", 5, "--push_to_hub", "alice/ticket",
         "--output_dir", "run", env={"HF_TOKEN": "hf_alice"},
     )  # fmt: skip
-    assert 'hf_px.from_pretrained("alice/ticket")' in said
-    told = results(tmp_path / "run")
+    assert 'hf_px.from_pretrained("alice/ticket")' in printed
+    recorded = results(tmp_path / "run")
     base = alice.model_info("alice/backbone")
-    assert (told["model"]["base"], told["model"]["revision"]) == ("alice/backbone", base.sha)
+    assert (recorded["model"]["base"], recorded["model"]["revision"]) == ("alice/backbone", base.sha)
 
     card = ModelCard.load("alice/ticket", token="hf_alice")
     assert card.data.base_model == "alice/backbone" and card.data.datasets == ["alice/digits"]
     assert card.data.get("license") == ("mit" if kind == "timm" else None)
-    assert told["results"]["ticket"]["accuracy"] > 0.4  # far from chance: another model would show
+    assert recorded["results"]["ticket"]["accuracy"] > 0.4  # far from chance: another model would show
     measured = {r.metric_type: r.metric_value for r in card.data.eval_results}
-    assert measured["accuracy"] == told["results"]["ticket"]["accuracy"]
+    assert measured["accuracy"] == recorded["results"]["ticket"]["accuracy"]
     pushed = Path(alice.hf_hub_download("alice/ticket", "results.json", cache_dir=tmp_path / "fetched"))
-    assert json.loads(pushed.read_text()) == told
+    assert json.loads(pushed.read_text()) == recorded
 
     groups = (
         [["hf_px", "transformers", "timm"]] if kind == "timm" else [["hf_px", "transformers"], ["transformers alone"]]

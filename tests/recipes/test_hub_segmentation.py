@@ -66,17 +66,17 @@ def alice(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HfApi:
 def test_from_a_hub_backbone_to_a_segmenter_that_strangers_load(
     alice: HfApi, server: Server, tmp_path: Path, capsys
 ) -> None:
-    said = server.run(
+    printed = server.run(
         tmp_path, "--model", "deeplabv3plus_test_resnet", "--backbone", "alice/backbone", "--data", "alice/shapes",
         "--image_size", 33, "--sparsity", 0.9, "--rounds", 2, "--per_class", 3, "--epochs", 3, "--batch_size", 4,
         "--lr", 0.05, "--push_to_hub", "alice/ticket", "--output_dir", "run",
         env={"HF_TOKEN": "hf_alice"},
     )  # fmt: skip
-    assert 'hf_px.from_pretrained("alice/ticket")' in said
-    told = results(tmp_path / "run")
-    assert told["model"]["base"] == "alice/backbone"
-    assert told["model"]["revision"] == alice.model_info("alice/backbone").sha
-    assert told["model"]["images"]["mean"] == [0.3, 0.4, 0.5]  # the backbone's
+    assert 'hf_px.from_pretrained("alice/ticket")' in printed
+    recorded = results(tmp_path / "run")
+    assert recorded["model"]["base"] == "alice/backbone"
+    assert recorded["model"]["revision"] == alice.model_info("alice/backbone").sha
+    assert recorded["model"]["images"]["mean"] == [0.3, 0.4, 0.5]  # the backbone's
 
     files = set(alice.list_repo_files("alice/ticket"))
     assert {"ticket.safetensors", "model.safetensors", "results.json", "predictions.png", "README.md"} <= files
@@ -84,7 +84,7 @@ def test_from_a_hub_backbone_to_a_segmenter_that_strangers_load(
     assert card.data.pipeline_tag == "image-segmentation" and card.data.base_model == "alice/backbone"
     assert card.data.datasets == ["alice/shapes"] and card.data.license == "mit"
     measured = {r.metric_type: r.metric_value for r in card.data.eval_results}
-    assert measured["mean_iou"] == told["results"]["ticket"]["mean_iou"]
+    assert measured["mean_iou"] == recorded["results"]["ticket"]["mean_iou"]
     assert "](predictions.png)" in card.text and "IoU by class" in card.text
 
     # a stranger has the name alone

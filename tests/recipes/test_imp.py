@@ -62,7 +62,7 @@ class Done:
             recipe.main()
         self.ticket = hf_px.Ticket.from_pretrained(place / "run")
         self.weights = self.ticket.to_model().state_dict()
-        self.told = results(place / "run")
+        self.recorded = results(place / "run")
 
     def _job(self, make: Callable[..., Any]) -> Callable[..., Any]:
         def job(*words: Any) -> Any:
@@ -150,12 +150,12 @@ def test_masks_are_nested_and_exact_and_every_round_is_told(runs: dict[tuple[str
         one, two = run.masks
         assert one & two == two and two.kept == round(0.2 * two.total) and one.kept == round(0.2**0.5 * one.total)
         assert all(not w[~two.bits[n]].any() for n, w in run.weights.items() if n in two.bits)
-        rows = run.told["rounds"]
+        rows = run.recorded["rounds"]
         assert [(row["round"], row["kept"]) for row in rows] == [(0, one.total), (1, one.kept), (2, two.kept)]
-        found = run.told["results"]
+        found = run.recorded["results"]
         assert rows[0]["accuracy"] == found["dense"]["accuracy"] and rows[2]["accuracy"] == found["ticket"]["accuracy"]
-        assert [row["epoch"] for row in run.told["history"]["round-1"]] == list(range(epochs + 1, EPOCHS + 1))
-        assert set(run.told["history"]) == {"dense", "round-1", "ticket"} and set(found) == {
+        assert [row["epoch"] for row in run.recorded["history"]["round-1"]] == list(range(epochs + 1, EPOCHS + 1))
+        assert set(run.recorded["history"]) == {"dense", "round-1", "ticket"} and set(found) == {
             "dense",
             "pruned",
             "ticket",
@@ -168,9 +168,9 @@ def test_masks_are_nested_and_exact_and_every_round_is_told(runs: dict[tuple[str
 
 def test_the_rewound_dense_twin_is_the_one_of_prune_finetune(runs: dict[tuple[str, int], Done]) -> None:
     """One path in the cache for all ways of rewinding: the first of them trained it, in one go; the others found it."""
-    dense = [run.told["history"]["dense"] for run in runs.values()]
+    dense = [run.recorded["history"]["dense"] for run in runs.values()]
     assert dense[0] == dense[1] == dense[2]
-    assert [("dense" in run.told["seconds"]) for run in runs.values()] == [True, False, False]
+    assert [("dense" in run.recorded["seconds"]) for run in runs.values()] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_killed_and_resumed_it_gives_the_same_bits(
     flags = [*knobs(data), *flags, "--checkpoint_steps", 2]
     server.run(whole, *flags, recipe=RECIPE)
     checkpoints = killed / "run" / "checkpoints"
-    for i, (pattern, said) in enumerate(stages):
+    for i, (pattern, printed) in enumerate(stages):
         log = server.run(killed, *flags, *["--resume"][:i], recipe=RECIPE, kill=exists(checkpoints, pattern))
-        assert said in log
+        assert printed in log
         assert not results(killed / "run")["finished"]
     assert len(list(checkpoints.glob("pruned-*"))) == 1
     server.run(killed, *flags, "--resume", recipe=RECIPE, kill=exists(killed / "run", "ticket.safetensors"))

@@ -29,6 +29,7 @@ from hf_px.training.checkpoint import Checkpoints
 from hf_px.training.command_line import option_names
 from hf_px.training.config import DataOptions, ModelOptions, OutputOptions, TrainingOptions
 from hf_px.training.loop import TrainingLoop
+from hf_px.training.tasks import Task
 
 recipe: Any = sys.modules[main.__module__]
 
@@ -213,13 +214,13 @@ def test_the_ticket_is_the_average_over_steps(run: Run, monkeypatch: pytest.Monk
     place = run("ema", "--ema_decay", 0.7)
     assert len(steps) == 7
     bits = hf_px.Ticket.from_pretrained(place).mask.bits
-    for name, told in weights(place).items():
+    for name, recorded in weights(place).items():
         average = steps[0][name].double()
         for state in steps[1:]:
             average = 0.7 * average + 0.3 * state[name].double()
         average = average * bits[name] if name in bits else average
-        torch.testing.assert_close(told.double(), average, rtol=1e-4, atol=1e-6)
-        assert name not in bits or not told[~bits[name]].any()
+        torch.testing.assert_close(recorded.double(), average, rtol=1e-4, atol=1e-6)
+        assert name not in bits or not recorded[~bits[name]].any()
     assert max(float((steps[-1][n] - steps[0][n]).abs().max()) for n in steps[0]) > 1e-3
 
 
@@ -252,8 +253,12 @@ def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_part_of_the_training_images(run: Run) -> None:
-    told = results(run("some", "--train_images", 40, "--per_class", 2))
-    assert told["data"]["train"] == 40 and told["settings"]["train_images"] == 40 and told["data"]["test"] == 31
+    recorded = results(run("some", "--train_images", 40, "--per_class", 2))
+    assert (
+        recorded["data"]["train"] == 40
+        and recorded["settings"]["train_images"] == 40
+        and recorded["data"]["test"] == 31
+    )
     with pytest.raises(ValueError, match="`train_images` is 97, there are 96"):
         run("more", "--train_images", 97)
 
@@ -261,10 +266,10 @@ def test_a_part_of_the_training_images(run: Run) -> None:
 def test_a_part_of_the_test_images(run: Run) -> None:
     """The same ones for every seed: a saved model, pruned by its magnitudes, answers them alike."""
     flags = ["--test_images", 20, "--scorer", "magnitude", "--sparsity", 0.5]
-    told = [results(run(f"some-{seed}", *flags, "--seed", seed)) for seed in (0, 1)]
-    assert told[0]["results"]["pruned"] == told[1]["results"]["pruned"]
-    assert all(one["data"]["test"] == 20 and one["data"]["train"] == 96 for one in told)
-    assert all(20 * one["results"]["ticket"]["accuracy"] % 1 == 0 for one in told)
+    recorded = [results(run(f"some-{seed}", *flags, "--seed", seed)) for seed in (0, 1)]
+    assert recorded[0]["results"]["pruned"] == recorded[1]["results"]["pruned"]
+    assert all(one["data"]["test"] == 20 and one["data"]["train"] == 96 for one in recorded)
+    assert all(20 * one["results"]["ticket"]["accuracy"] % 1 == 0 for one in recorded)
     with pytest.raises(ValueError, match="`test_images` is 32, there are 31"):
         run("more", "--test_images", 32)
 
@@ -359,8 +364,8 @@ def test_the_dense_twin_is_trained_once(run: Run, tmp_path: Path, digits: Path, 
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     again = run("again", *quick, "--overwrite")
-    told = capsys.readouterr()
-    assert "cached in" not in told.out and "damaged cache file" in told.err and str(path) in told.err
+    recorded = capsys.readouterr()
+    assert "cached in" not in recorded.out and "damaged cache file" in recorded.err and str(path) in recorded.err
     assert path.read_bytes() == whole  # and mended
     assert same(again, one)
 
@@ -449,14 +454,14 @@ def test_eval_epochs(run: Run) -> None:
 
 def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, capsys, monkeypatch) -> None:
     place = run("run", "--layout", "packed")
-    first, told = outcome(place, ()), capsys.readouterr().out
+    first, recorded = outcome(place, ()), capsys.readouterr().out
     assert {path.name for path in place.glob("*.safetensors")} == {"ticket.safetensors"}
     monkeypatch.setattr(hf_px.training.experiment, "load", None)  # it would be called to train
     for more in ([], ["--resume"]):
         (place / "checkpoints").mkdir()  # killed after its last word, before they were removed
         run("run", "--layout", "packed", *more)
         assert not (place / "checkpoints").exists()
-        assert capsys.readouterr().out == told[told.index("\ndigits") :] and outcome(place, ()) == first
+        assert capsys.readouterr().out == recorded[recorded.index("\ndigits") :] and outcome(place, ()) == first
     monkeypatch.undo()
     with pytest.raises(ValueError, match="holds another run: layout was 'packed', now 'dense'"):
         run("run", "--layout", "dense")
@@ -471,8 +476,10 @@ def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, caps
 @pytest.mark.parametrize("scorer", sorted(scorers))
 def test_every_method(scorer: str, run: Run) -> None:
     place = run("run", "--scorer", scorer, "--epochs", 1, "--sparsity", 0.6)
-    told = results(place)
-    assert told["mask"]["kept"] == round(0.4 * told["mask"]["total"]) and told["settings"]["scorer"] == scorer
+    recorded = results(place)
+    assert (
+        recorded["mask"]["kept"] == round(0.4 * recorded["mask"]["total"]) and recorded["settings"]["scorer"] == scorer
+    )
     zeros_are_kept(place)
 
 
@@ -547,31 +554,31 @@ def test_data_from_disk_is_the_same_data(run: Run, digits: Path, tmp_path: Path)
 
 
 def test_results_json_has_every_setting_and_is_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = hf_px.training.experiment.evaluate
+    real = Task.evaluate
 
     def evaluate(*args: Any) -> dict[str, float]:
         return real(*args) | {"loss": float("nan")}
 
-    monkeypatch.setattr(hf_px.training.experiment, "evaluate", evaluate)
+    monkeypatch.setattr(Task, "evaluate", evaluate)
     place = run("run", "--epochs", 1)
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
 
-    told = json.loads((place / "results.json").read_text(), parse_constant=refuse)
-    assert told["results"]["ticket"]["loss"] is None
+    recorded = json.loads((place / "results.json").read_text(), parse_constant=refuse)
+    assert recorded["results"]["ticket"]["loss"] is None
     every = set(option_names("prune_finetune"))
-    assert every - hf_px.training.experiment._NO_EFFECT <= set(told["settings"])
+    assert every - hf_px.training.experiment._NO_EFFECT <= set(recorded["settings"])
 
 
 def test_help_tells_each_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
+    recorded = " ".join(capsys.readouterr().out.split())
     for kind in (ModelOptions, DataOptions, PruneConfig, TrainingOptions, OutputOptions):
         for name, field in kind.__dataclass_fields__.items():
             help = field.metadata["help"]
             valued = isinstance(field.default, (int, float, str)) and field.default is not False
             valued &= "(default" not in help
-            assert (f" {help} (default: {field.default})" if valued else f" {help}") in told, name
+            assert (f" {help} (default: {field.default})" if valued else f" {help}") in recorded, name

@@ -37,17 +37,17 @@ def whole(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_it_ends_with_a_ticket_its_numbers_and_the_line_that_loads_it(whole: Path, data: Path) -> None:
-    told = results(whole)
-    assert told["finished"] and told["settings"]["processes"] == 1
-    assert set(told["results"]) == {"dense", "pruned", "ticket"}
-    assert len(told["history"]["dense"]) == len(told["history"]["ticket"]) == 3
+    recorded = results(whole)
+    assert recorded["finished"] and recorded["settings"]["processes"] == 1
+    assert set(recorded["results"]) == {"dense", "pruned", "ticket"}
+    assert len(recorded["history"]["dense"]) == len(recorded["history"]["ticket"]) == 3
     ticket = hf_px.Ticket.from_pretrained(whole)
-    assert ticket.mask.digest() == told["mask"]["digest"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
-    assert ticket.mask.bits["fc.weight"].all() and told["mask"]["whole"] == ["fc.weight"]
+    assert ticket.mask.digest() == recorded["mask"]["digest"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
+    assert ticket.mask.bits["fc.weight"].all() and recorded["mask"]["whole"] == ["fc.weight"]
     assert not (whole / "checkpoints").exists()
     card = {(r["metric"], r["value"], r["dense"]) for r in ticket.config["results"]}
     assert card == {
-        (m, told["results"]["ticket"][m], told["results"]["dense"][m]) for m in ("accuracy", "top_5_accuracy")
+        (m, recorded["results"]["ticket"][m], recorded["results"]["dense"][m]) for m in ("accuracy", "top_5_accuracy")
     }
 
 
@@ -59,10 +59,10 @@ def test_the_accuracy_it_tells_is_what_the_ticket_does(whole: Path, data: Path) 
 
     rows = datasets.load_dataset(str(data), split="test")
     model = hf_px.from_pretrained(whole)
-    told = model.pretrained_cfg
-    assert tuple(told["input_size"]) == (3, 8, 8)
+    recorded = model.pretrained_cfg
+    assert tuple(recorded["input_size"]) == (3, 8, 8)
     pixels = torch.stack([torch.from_numpy(np.array(row["image"].convert("RGB"))) for row in rows]).permute(0, 3, 1, 2)
-    x = normalize(resize(pixels.float() / 255, [8, 8]), list(told["mean"]), list(told["std"]))
+    x = normalize(resize(pixels.float() / 255, [8, 8]), list(recorded["mean"]), list(recorded["std"]))
     with torch.no_grad():
         right = int((model(x).argmax(1) == torch.tensor(rows["label"])).sum())
     assert abs(right / len(rows) - results(whole)["results"]["ticket"]["accuracy"]) < 1e-9
@@ -79,9 +79,9 @@ def test_killed_at_every_stage_and_resumed_it_gives_the_same_bits(
         (("checkpoints/ticket-0000001[0-9].safetensors",), "ticket: continues after step"),  # the first rotated away
         ((".*hf_px-new*", "ticket.safetensors"), "ticket: continues after step 1"),  # while the ticket is written
     ]
-    for i, (patterns, said) in enumerate(stages):
+    for i, (patterns, printed) in enumerate(stages):
         log = server.run(tmp_path, *knobs(data), *["--resume"][:i], kill=exists(run, *patterns))
-        assert said in log
+        assert printed in log
         assert not results(run)["finished"]
     assert len(list((run / "checkpoints").glob("ticket-*"))) == 2  # rotated
     assert "ticket: continues after step 18 of 18" in server.run(tmp_path, *knobs(data), "--resume")
@@ -120,18 +120,18 @@ def test_two_processes_agree_and_train_as_one_does(server: Server, two: Path, da
 
 
 def test_never_two_at_work_on_one_directory(server: Server, data: Path, tmp_path: Path) -> None:
-    run, said = tmp_path / "run", []
+    run, printed = tmp_path / "run", []
 
     def look() -> bool:
         if not exists(run, "checkpoints/dense-*")():
             return False
         with pytest.raises(ValueError, match="another process is at work on it") as refused:
             hold(run, patience=0)
-        said.append(refused.value)
+        printed.append(refused.value)
         return True
 
     server.run(tmp_path, *knobs(data), kill=look)
-    assert len(said) == 1
+    assert len(printed) == 1
     hold(run)  # killed, and nothing is in the way
 
 

@@ -49,32 +49,34 @@ def method_of(settings: dict[str, Any]) -> str:
 def test_each_row_is_the_mean_of_the_runs_that_are_kept() -> None:
     cells = rows()
     by: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for path, told in KEPT.items():
-        sparsity = f"{100 * told['settings']['sparsity']:g} %"
-        by.setdefault((path.parts[-3], sparsity, method_of(told["settings"])), []).append(told)
+    for path, recorded in KEPT.items():
+        sparsity = f"{100 * recorded['settings']['sparsity']:g} %"
+        by.setdefault((path.parts[-3], sparsity, method_of(recorded["settings"])), []).append(recorded)
     assert set(by) == {at for at in cells if at[2] != "dense"}  # no run that is not shown, no row without a run
     for at, runs in by.items():
         row = cells[at]
-        ticket = [100 * told["results"]["ticket"]["accuracy"] for told in runs]
+        ticket = [100 * recorded["results"]["ticket"]["accuracy"] for recorded in runs]
         links = dict(re.findall(r"\[(\d+)\]\(([^)]*)\)", row["seeds"]))
-        assert set(links) == {str(told["settings"]["seed"]) for told in runs}
+        assert set(links) == {str(recorded["settings"]["seed"]) for recorded in runs}
         for seed, link in links.items():  # to the very run
-            told = json.loads((HOME / link).read_text())
-            assert told in runs and str(told["settings"]["seed"]) == seed
-        assert row["layers emptied"] == ", ".join(str(len(told["mask"]["emptied"])) for told in runs)
+            recorded = json.loads((HOME / link).read_text())
+            assert recorded in runs and str(recorded["settings"]["seed"]) == seed
+        assert row["layers emptied"] == ", ".join(str(len(recorded["mask"]["emptied"])) for recorded in runs)
         if "before training" in row:
-            assert row["before training"] == shown([100 * told["results"]["pruned"]["accuracy"] for told in runs])
+            assert row["before training"] == shown(
+                [100 * recorded["results"]["pruned"]["accuracy"] for recorded in runs]
+            )
             assert row["ours, 10 epochs"] == shown(ticket)
         else:
-            ridge = shown([100 * told["results"]["ridge"]["accuracy"] for told in runs])
+            ridge = shown([100 * recorded["results"]["ridge"]["accuracy"] for recorded in runs])
             assert row["ridge head, before training"] == ridge and row["after training"] == shown(ticket)
 
 
 def test_the_masks_that_are_compared_are_those_that_were_trained() -> None:
     """`hf-px prune` found them anew, on another machine than some of the runs."""
     trained = {
-        at.parent.name.removesuffix("-0.982-s0"): told["mask"]["digest"]
-        for at, told in KEPT.items()
+        at.parent.name.removesuffix("-0.982-s0"): recorded["mask"]["digest"]
+        for at, recorded in KEPT.items()
         if at.parts[-3] == "cifar10_resnet20_short" and at.parent.name.endswith("-0.982-s0")
     }
     trained["px-batch"] = trained.pop("px")
@@ -90,7 +92,7 @@ def test_the_masks_that_are_compared_are_those_that_were_trained() -> None:
 def test_what_two_masks_share_is_counted_again() -> None:
     """Of two methods that need no data, from the weights that seed 0 draws."""
     with (HOME / "results" / "cifar10_resnet20_masks" / "tables" / "overlap-of-masks.csv").open() as file:
-        told = {row[""]: row for row in csv.DictReader(file)}
+        recorded = {row[""]: row for row in csv.DictReader(file)}
     model = load("resnet20", num_classes=10, seed=0).model
     one, other = (
         torch.cat(
@@ -102,18 +104,18 @@ def test_what_two_masks_share_is_counted_again() -> None:
         for name in ("magnitude", "synflow-l2")
     )
     jaccard = int((one & other).sum()) / int((one | other).sum())
-    assert float(told["magnitude"]["synflow-l2"]) == pytest.approx(jaccard, abs=2e-3)
+    assert float(recorded["magnitude"]["synflow-l2"]) == pytest.approx(jaccard, abs=2e-3)
 
 
 def test_the_dense_row_is_that_of_each_seed_once() -> None:
     for (name, _, method), row in rows().items():
         if method == "dense":
-            runs = [told for path, told in KEPT.items() if path.parts[-3] == name]
-            having = [told for told in runs if "dense" in told["results"]]
-            by_seed = {told["settings"]["seed"]: told["results"]["dense"]["accuracy"] for told in having}
-            assert len({(told["settings"]["seed"], told["results"]["dense"]["accuracy"]) for told in having}) == len(
-                by_seed
-            )
+            runs = [recorded for path, recorded in KEPT.items() if path.parts[-3] == name]
+            having = [recorded for recorded in runs if "dense" in recorded["results"]]
+            by_seed = {recorded["settings"]["seed"]: recorded["results"]["dense"]["accuracy"] for recorded in having}
+            assert len(
+                {(recorded["settings"]["seed"], recorded["results"]["dense"]["accuracy"]) for recorded in having}
+            ) == len(by_seed)
             values = [100 * by_seed[seed] for seed in sorted(by_seed)]
             assert shown(values) in row.values()
 
@@ -121,18 +123,22 @@ def test_the_dense_row_is_that_of_each_seed_once() -> None:
 def test_the_default_is_the_method_that_the_numbers_support() -> None:
     """Of all methods, at the sparsity of the paper's table, the best by its mean over seeds."""
     by: dict[str, list[float]] = {}
-    for path, told in KEPT.items():
-        if path.parts[-3] == "cifar10_resnet20_short" and told["settings"]["sparsity"] == 0.982:
-            by.setdefault(method_of(told["settings"]), []).append(told["results"]["ticket"]["accuracy"])
+    for path, recorded in KEPT.items():
+        if path.parts[-3] == "cifar10_resnet20_short" and recorded["settings"]["sparsity"] == 0.982:
+            by.setdefault(method_of(recorded["settings"]), []).append(recorded["results"]["ticket"]["accuracy"])
     assert max(by, key=lambda method: np.mean(by[method])) == DEFAULT_SCORER
 
 
 def test_each_run_is_of_its_table_and_says_how_it_was_made() -> None:
     assert KEPT
-    for path, told in KEPT.items():
-        assert told["finished"] and told["command"].startswith("accelerate launch") and told["versions"]["torch"]
+    for path, recorded in KEPT.items():
+        assert (
+            recorded["finished"]
+            and recorded["command"].startswith("accelerate launch")
+            and recorded["versions"]["torch"]
+        )
         others = [other["settings"] for at, other in KEPT.items() if at.parts[-3] == path.parts[-3]]
-        for key, value in told["settings"].items():
+        for key, value in recorded["settings"].items():
             # whether there is a dense twin beside it changes no ticket
             if key not in ("scorer", "norm", "rounds", "sparsity", "seed", "dense"):
                 assert all(other.get(key, value) == value for other in others), (path, key)  # knobs are added
@@ -159,11 +165,11 @@ def test_the_page_is_up_to_date(recipe: ModuleType) -> None:
 def test_a_change_shows(recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """--add takes the finished runs of a sweep, and --check sees a page that says something else."""
     for seed, accuracy in enumerate((0.5, 0.6)):
-        told = next(iter(KEPT.values())) | {"finished": seed == 0}
-        told["settings"] = {**told["settings"], "seed": seed}
-        told["results"] = {**told["results"], "ticket": {"accuracy": accuracy}}
+        recorded = next(iter(KEPT.values())) | {"finished": seed == 0}
+        recorded["settings"] = {**recorded["settings"], "seed": seed}
+        recorded["results"] = {**recorded["results"], "ticket": {"accuracy": accuracy}}
         (tmp_path / f"sweep/cells/px-0.982-s{seed}").mkdir(parents=True)
-        (tmp_path / f"sweep/cells/px-0.982-s{seed}/results.json").write_text(json.dumps(told))
+        (tmp_path / f"sweep/cells/px-0.982-s{seed}/results.json").write_text(json.dumps(recorded))
     page = tmp_path / "RESULTS.md"
     page.write_text("Words.\n<!-- table: cifar10_resnet20_short -->\n<!-- end -->\nMore.\n")
     monkeypatch.setattr(recipe, "KEPT", tmp_path / "results")

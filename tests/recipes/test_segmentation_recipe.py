@@ -37,18 +37,18 @@ def whole(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_it_ends_with_a_ticket_a_picture_and_numbers_by_class(whole: Path) -> None:
-    told = results(whole)
+    recorded = results(whole)
     ticket = hf_px.Ticket.from_pretrained(whole)
-    assert told["finished"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
-    assert told["settings"]["norm"] == "flow" and told["mask"]["emptied"] == []
-    assert told["mask"]["whole"] == ["classifier.weight"]
+    assert recorded["finished"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
+    assert recorded["settings"]["norm"] == "flow" and recorded["mask"]["emptied"] == []
+    assert recorded["mask"]["whole"] == ["classifier.weight"]
     for name in ("dense", "pruned", "ticket"):
-        found = told["results"][name]
+        found = recorded["results"][name]
         assert list(found["iou"]) == ["background", "disk", "square"] and 0 <= found["mean_iou"] <= 1
-    assert all(isinstance(value, (int, float)) for row in told["history"]["ticket"] for value in row.values())
+    assert all(isinstance(value, (int, float)) for row in recorded["history"]["ticket"] for value in row.values())
     first, *_ = ticket.config["results"]
-    assert first["by_class"] == told["results"]["ticket"]["iou"] and first["task"] == "image-segmentation"
-    assert first["dense_by_class"] == told["results"]["dense"]["iou"]
+    assert first["by_class"] == recorded["results"]["ticket"]["iou"] and first["task"] == "image-segmentation"
+    assert first["dense_by_class"] == recorded["results"]["dense"]["iou"]
     card = (whole / "README.md").read_text()
     assert "predictions.png" in card and "IoU by class" in card and "pipeline_tag: image-segmentation" in card
     with Image.open(whole / "predictions.png") as picture:
@@ -62,8 +62,8 @@ def test_it_ends_with_a_ticket_a_picture_and_numbers_by_class(whole: Path) -> No
 def mean_iou(folder: Path, data: Path) -> dict[str, float]:
     """Of a ticket, measured without hf_px's data, metrics or loop: sets of pixels, at the size of the network."""
     model = hf_px.from_pretrained(folder)
-    told = model.pretrained_cfg
-    side = told["input_size"][1]
+    recorded = model.pretrained_cfg
+    side = recorded["input_size"][1]
     hits, either = np.zeros(3), np.zeros(3)
     for path in sorted((data / "val/images").iterdir()):
         image, mask = Image.open(path), Image.open(data / "val/masks" / path.name)
@@ -72,9 +72,9 @@ def mean_iou(folder: Path, data: Path) -> dict[str, float]:
         pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR), np.float32) / 255
         labels = np.asarray(mask.resize(size, Image.Resampling.NEAREST))
         x = np.zeros((1, 3, side, side), np.float32)
-        x[0, :, : size[1], : size[0]] = ((pixels - np.float32(told["mean"])) / np.float32(told["std"])).transpose(
-            2, 0, 1
-        )
+        x[0, :, : size[1], : size[0]] = (
+            (pixels - np.float32(recorded["mean"])) / np.float32(recorded["std"])
+        ).transpose(2, 0, 1)
         with torch.no_grad():
             answer = model(torch.from_numpy(x))[0].argmax(0).numpy()[: size[1], : size[0]]
         for c in range(3):
@@ -84,10 +84,10 @@ def mean_iou(folder: Path, data: Path) -> dict[str, float]:
 
 
 def test_the_mean_iou_it_tells_is_what_the_ticket_does(whole: Path, data: Path) -> None:
-    told, found = results(whole)["results"], mean_iou(whole, data)
-    assert told["ticket"]["iou"] == pytest.approx(found, abs=1e-9)
-    assert told["ticket"]["mean_iou"] == pytest.approx(np.mean(list(found.values())), abs=1e-9)
-    assert told["dense"]["mean_iou"] > 0.5 > told["pruned"]["mean_iou"]  # it does learn to see them
+    recorded, found = results(whole)["results"], mean_iou(whole, data)
+    assert recorded["ticket"]["iou"] == pytest.approx(found, abs=1e-9)
+    assert recorded["ticket"]["mean_iou"] == pytest.approx(np.mean(list(found.values())), abs=1e-9)
+    assert recorded["dense"]["mean_iou"] > 0.5 > recorded["pruned"]["mean_iou"]  # it does learn to see them
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def place(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Place
 
 @pytest.fixture(scope="module")
 def killed(place: Place, server: Server) -> Iterator[int]:
-    """A sweep that was killed in its second cell, which lives on: it has stopped at a breath, and goes when told."""
+    """A sweep that was killed in its second cell, whose process still runs: it waits for the test."""
     begun = exists(place.sweep.path(GRID[1]) / "checkpoints", "ticket-*")
 
     def stopped() -> bool:
@@ -78,9 +78,9 @@ def killed(place: Place, server: Server) -> Iterator[int]:
             os.kill(cell_of(place.folder), signal.SIGSTOP)  # or it would be done before we have looked
         return begun()
 
-    said = server.run(place.folder, *place.words(), recipe=RECIPE, kill=stopped)
+    printed = server.run(place.folder, *place.words(), recipe=RECIPE, kill=stopped)
     cell = cell_of(place.folder)
-    assert begun(), said[-3000:]
+    assert begun(), printed[-3000:]
     yield cell
     _end(place, GRID[1], [cell])
 
@@ -90,9 +90,9 @@ def test_a_cell_that_outlives_its_sweep_is_left_alone(
 ) -> None:
     first, second, third, fourth = GRID
     assert place.run(*place.words("--dry_run")) == 0
-    said = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
-    assert said[first.name].startswith("finished, accuracy ") and said[second.name] == "running"
-    assert said[third.name] == said[fourth.name] == "to do"
+    printed = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert printed[first.name].startswith("finished, accuracy ") and printed[second.name] == "running"
+    assert printed[third.name] == printed[fourth.name] == "to do"
     assert place.sweep.start(second, ["false"]) is None  # never two processes on one cell
 
     rows = list(csv.DictReader((place.folder / "out" / "results.csv").open()))  # written when the first was done
@@ -103,7 +103,7 @@ def test_a_cell_that_outlives_its_sweep_is_left_alone(
 
 @pytest.fixture(scope="module")
 def failed(place: Place, server: Server, killed: int) -> tuple[dict[Path, tuple[int, int]], str]:
-    """(files of the finished cell, what was said) of a run in which 27 weights are too few for a path."""
+    """(files of the finished cell, what was printed) of a run in which 27 weights are too few for a path."""
     _end(place, GRID[1], [killed])
     before = _files(place, GRID[0])
     server.run(place.folder, *_magnitude(place.words(seeds=(1,)), "0.9999", "0.8"), recipe=RECIPE, code=1)
@@ -111,9 +111,9 @@ def failed(place: Place, server: Server, killed: int) -> tuple[dict[Path, tuple[
 
 
 def test_a_failing_cell_is_told_and_the_others_go_on(place: Place, failed: tuple[Any, str]) -> None:
-    _, said = failed
-    assert "magnitude-0.9999-s1 failed" in said and "no path from input to output is left" in said
-    assert "1 of 2 cells failed" in said and "Traceback" not in said
+    _, printed = failed
+    assert "magnitude-0.9999-s1 failed" in printed and "no path from input to output is left" in printed
+    assert "1 of 2 cells failed" in printed and "Traceback" not in printed
     assert place.sweep.finished(GRID[2]) and not place.sweep.finished(Cell("magnitude", 0.9999, 1))
 
 
@@ -140,22 +140,22 @@ def test_the_csv_holds_what_each_run_has_told(place: Place, done: dict[Path, Any
     rows = {(r["method"], int(r["seed"])): r for r in csv.DictReader((place.folder / "out" / "results.csv").open())}
     assert set(rows) == {(cell.method, cell.seed) for cell in GRID}
     for cell in GRID:
-        told, row = results(place.sweep.path(cell)), rows[cell.method, cell.seed]
+        recorded, row = results(place.sweep.path(cell)), rows[cell.method, cell.seed]
         for stage in ("dense", "pruned", "ticket"):
-            assert float(row[f"{stage}_accuracy"]) == told["results"][stage]["accuracy"]
-            assert float(row[f"{stage}_top_5_accuracy"]) == told["results"][stage]["top_5_accuracy"]
+            assert float(row[f"{stage}_accuracy"]) == recorded["results"][stage]["accuracy"]
+            assert float(row[f"{stage}_top_5_accuracy"]) == recorded["results"][stage]["top_5_accuracy"]
         assert (row["model"], row["data"], float(row["sparsity"])) == ("resnet20", "small", 0.8)
         assert float(row["true_sparsity"]) == 1 - int(row["kept"]) / int(row["total"])
-        assert int(row["kept"]) == round(0.2 * int(row["total"])) and row["mask_digest"] == told["mask"]["digest"]
+        assert int(row["kept"]) == round(0.2 * int(row["total"])) and row["mask_digest"] == recorded["mask"]["digest"]
         assert int(row["bytes"]) == (place.sweep.path(cell) / "ticket.safetensors").stat().st_size
         assert float(row["seconds"]) > 0
 
 
 def test_the_table_is_mean_and_deviation_of_the_csv(place: Place, done: dict[Path, Any]) -> None:
     text = (place.folder / "out" / "table.md").read_text()
-    told = {cell: 100 * results(place.sweep.path(cell))["results"]["ticket"]["accuracy"] for cell in GRID}
+    recorded = {cell: 100 * results(place.sweep.path(cell))["results"]["ticket"]["accuracy"] for cell in GRID}
     for method in ("magnitude", "imp"):
-        values = [value for cell, value in told.items() if cell.method == method]
+        values = [value for cell, value in recorded.items() if cell.method == method]
         assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in _line(text, method)
     svg = (place.folder / "out" / "accuracy.svg").read_text()
     assert ">magnitude<" in svg and ">imp<" in svg and ">80 %<" in svg
@@ -174,10 +174,10 @@ def test_launched_as_a_user_does(recipe: ModuleType, tmp_path: Path, capsys: pyt
     """By accelerate, whose exit code says that the cell has failed; and the last words are the recipe's."""
     place = Place(tmp_path, recipe)
     assert place.run(*_magnitude(place.words(seeds=(0,)), "0.9999")) == 1
-    said = capsys.readouterr().err
-    assert "magnitude-0.9999-s0 failed with exit code 1" in said and "1 of 1 cells failed" in said
-    assert said.index("prune_finetune: error: no path from input to output is left") < said.index("1 of 1")
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert "magnitude-0.9999-s0 failed with exit code 1" in printed and "1 of 1 cells failed" in printed
+    assert printed.index("prune_finetune: error: no path from input to output is left") < printed.index("1 of 1")
+    assert "Traceback" not in printed
 
 
 # what forked cells do and leave, and the lock they keep, is the same, and tested above; here a launcher stands between
@@ -321,19 +321,19 @@ def test_a_norm_makes_a_method_of_its_own(tmp_path: Path) -> None:
     assert cells[2].flags[:4] == ["--scorer", "px", "--norm", "running"] and "--norm" not in cells[0].flags
     sweep = Sweep(tmp_path)
     for cell, norm in zip(cells, ("batch", "batch", "running", "batch")):
-        told = {"scorer": cell.flags[1], "norm": norm, "sparsity": 0.9, "seed": 0}  # as a run writes them
+        recorded = {"scorer": cell.flags[1], "norm": norm, "sparsity": 0.9, "seed": 0}  # as a run writes them
         sweep.path(cell).mkdir(parents=True)
-        (sweep.path(cell) / "results.json").write_text(json.dumps({"settings": told}))
+        (sweep.path(cell) / "results.json").write_text(json.dumps({"settings": recorded}))
     assert set(sweep.found()) == set(cells)
 
 
 def test_a_norm_that_a_method_has_not() -> None:
-    for method, said in {
+    for method, printed in {
         "px:runing": "px knows batch",
         "snip:batch": "snip has no such option",
         "py:batch": "unknown",
     }.items():
-        with pytest.raises(ValueError, match=f"`methods` {method}: .*{said}"):
+        with pytest.raises(ValueError, match=f"`methods` {method}: .*{printed}"):
             check_method(method)
 
 

@@ -52,9 +52,9 @@ def test_a_short_training_beats_the_majority(shared: Path, tmp_path: Path) -> No
         "--eval_epochs", 8, "--layout", "packed", "--output_dir", "run",
     ]  # fmt: skip
     launch(tmp_path, *flags, processes=1, timeout=3000)
-    told = results(tmp_path / "run")
-    assert told["results"]["ticket"]["mean_iou"] > majority(data / "val/masks") + 0.04
-    assert told["mask"]["emptied"] == []
+    recorded = results(tmp_path / "run")
+    assert recorded["results"]["ticket"]["mean_iou"] > majority(data / "val/masks") + 0.04
+    assert recorded["mask"]["emptied"] == []
     ticket = hf_px.Ticket.from_pretrained(tmp_path / "run")
     assert ticket.mask.kept == round((1 - 0.738) * ticket.mask.total)
 

@@ -16,7 +16,7 @@ MODES = ("P", "L", "1", "I", "I;16", "I;16B", "I;16L")
 STRETCHED = {"L;2": 85, "L;4": 17}
 
 
-def read_label_map(image: ImageFile, colours: Sequence[Colour] = ()) -> np.ndarray:
+def read_label_map(image: ImageFile, colours: Sequence[Colour]) -> np.ndarray:
     """H x W uint8 from an image that was opened but not decoded.
 
     `colours` are those of classes 0, 1, … and last of pixels without a class, for label maps stored as RGB.

@@ -40,7 +40,7 @@ class Subsample(nn.Module):
 class BasicBlock(nn.Module):
     """y = relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x))."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, learned: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, learned: bool) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
