@@ -18,8 +18,8 @@ from . import scorers as _methods  # noqa: F401  registers every method
 from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
+from .core.forward import input_shape
 from .core.head import segments
-from .core.input_shape import input_shape
 from .core.mask import Mask, MaskedWeights
 from .core.processes import gather, rank, world_size
 from .core.prunable import check_weights, finite, prunable

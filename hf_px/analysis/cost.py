@@ -23,8 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..core.batches import Batch, Batches
-from ..core.forward import call_with, undisturbed
-from ..core.input_shape import input_shape
+from ..core.forward import call_with, input_shape, undisturbed
 from ..core.mask import Mask
 from ..core.prunable import prunable
 from ..core.text import name_list
@@ -106,7 +105,7 @@ def multiply_adds(model: nn.Module, batch: Batch) -> dict[str, int]:
     fast = torch.backends.mha.get_fastpath_enabled()
     counter = FlopCounterMode(display=False)
     try:
-        # the counter has no formula for the fused encoder layer, nor in every version one for fused attention
+        # the counter has no formula for the fused encoder layer, and in some versions none for fused attention
         torch.backends.mha.set_fastpath_enabled(False)
         with (
             undisturbed(model), torch.random.fork_rng(devices), sdpa_kernel(SDPBackend.MATH),

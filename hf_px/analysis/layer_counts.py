@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.batches import Batch, Batches
 from ..core.errors import UnsupportedModelError
-from ..core.input_shape import input_shape
+from ..core.forward import input_shape
 from ..core.mask import Mask
 from ..paths import live_weights
 

@@ -28,7 +28,9 @@ class Scope(Protocol):
     `within` is the mask of the round before; `floors` gives tensors a least number of weights.
     """
 
-    def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
+    def check(self, shapes: Mapping[str, torch.Size], density: float) -> None:
+        return
+
     def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask: ...
 
 
@@ -38,10 +40,8 @@ def budget(total: int, density: float) -> int:
 
 
 @dataclass(frozen=True)
-class Global:
+class Global(Scope):
     """The best round(density · n) weights of the network."""
-
-    def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
 
     def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         names = sorted(scores)
@@ -52,15 +52,13 @@ class Global:
 
 
 @dataclass(frozen=True)
-class PerLayer:
+class PerLayer(Scope):
     """Every layer gets its own budget: the same density for all, or Erdős-Rényi-Kernel densities.
 
     ERK (Evci et al., ICML 2020): density of a layer ∝ (sum of its dimensions) / (their product), at most 1.
     """
 
     erk: bool = False
-
-    def check(self, shapes: Mapping[str, torch.Size], density: float) -> None: ...
 
     def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         names = sorted(scores)
@@ -74,7 +72,7 @@ class PerLayer:
 
 
 @dataclass(frozen=True)
-class NofM:
+class NofM(Scope):
     """The best n of every m neighbours along the input dimension, as sparse tensor cores want them."""
 
     n: int

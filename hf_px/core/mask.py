@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class MaskedWeights(Mapping[str, Tensor]):
-    """θ ⊙ M by name, with M beside it: a kept weight may be exactly zero, so θ ⊙ M does not determine M.
+    """θ ⊙ M by name, together with M: a kept weight may be exactly zero, so θ ⊙ M does not determine M.
 
     Its tensors are read-only: if nothing is pruned they are the model's own. Half precision becomes float32. `reuse`
     takes over the memory of an earlier round, since fresh pages cost more time than the products.

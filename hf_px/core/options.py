@@ -43,7 +43,7 @@ def add_options(
 
     In a command with positional arguments (`command=True`) a flag must not take the word behind it: booleans are
     --x and --no-x, and a list is given by repeating its flag. In a recipe `--x false` and `--x a b` work, so that a
-    config file can say both.
+    config file can use both forms.
     """
     for field in dataclasses.fields(kind):
         if (not only or field.name in only) and field.name not in leave_out:

@@ -3,9 +3,8 @@
 Imports core only, and no torch: cards, sweeps and reports all draw with it.
 """
 
-from .box_chart import draw_boxes
 from .heat_map import draw_heatmap
-from .layer_chart import draw_layers
+from .layer_charts import draw_boxes, draw_layers
 from .line_chart import Panel, draw_panels
 from .table import Table
 

@@ -1,6 +1,7 @@
-"""SNIP: s = |θ ⊙ ∂L/∂θ|, the signed gradient summed over batches first.
+"""SNIP: s = |θ ⊙ ∂L/∂θ|, the signed gradient summed over batches first; Iter-SNIP: the same in many rounds.
 
-Lee et al., SNIP: Single-shot Network Pruning based on Connection Sensitivity, ICLR 2019.
+Lee et al., SNIP: Single-shot Network Pruning based on Connection Sensitivity, ICLR 2019; de Jorge et al., Progressive
+Skeletonization: Trimming more fat from a network at initialization, ICLR 2021.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 
 
+@scorer("iter-snip", summary="|(θ⊙M) ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper="de Jorge et al., ICLR 2021")
 @scorer("snip", summary="|θ ⊙ ∂L/∂θ|", needs="labels", rounds=1, paper="Lee et al., ICLR 2019")
 def snip(
     model: nn.Module,
