@@ -12,7 +12,7 @@ from .costs import cost_section
 from .document import Report
 from .mask_sections import overlap_section, scores_section
 from .measure import Measured
-from .spectra import against_dense, mean_distance, own_distance, spectrum_section
+from .spectra import MEAN, OWN, against_dense, distances, spectrum_section
 from .wording import format_or_none, group_networks, listed, with_unit
 
 # each takes groups of networks; None: there is nothing to show
@@ -66,8 +66,8 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("bytes, packed", lambda m: format_or_none(m.bytes.get("packed"), ",")),
         ("one image takes", lambda m: _median(m.latency)),
         ("the same without zeros", lambda m: _median(m.latency_dense)),
-        ("distance of spectra, own weights", lambda m: format_or_none(own_distance(m, found), ".3f")),
-        ("distance of spectra, mean of draws", lambda m: format_or_none(mean_distance(m), ".3f")),
+        ("distance of spectra, own weights", lambda m: format_or_none(distances(m, found).get(OWN), ".3f")),
+        ("distance of spectra, mean of draws", lambda m: format_or_none(distances(m, found).get(MEAN), ".3f")),
         ("trace against dense, mean of draws", lambda m: format_or_none(against_dense(m)[0], ".3f")),
         ("largest against dense, mean of draws", lambda m: format_or_none(against_dense(m)[1], ".3f")),
         ("test result, as it says", _claimed_result),

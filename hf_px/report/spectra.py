@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -13,6 +13,7 @@ from .document import Figure, Section
 from .measure import Measured
 from .wording import Group, listed, plural
 
+OWN, MEAN = "own weights", "mean of draws"  # the kinds of spectra
 _HEAD = (
     "network", "distance, own weights", "distance, mean of draws", "largest eigenvalue, own weights",
     "trace, own weights", "trace, ± error", "trace against dense, mean of draws",
@@ -60,22 +61,28 @@ def spectrum_section(groups: Sequence[Group]) -> Section | None:
     return Section("spectrum", "Spectrum", (*paragraphs, *findings, *reasons), tuple(figures), table)
 
 
-def own_distance(one: Measured, found: Sequence[Measured]) -> float | None:
-    """Distance of the spectra at own weights; None if the report has no dense network to compare with."""
-    dense, own = _dense_of(one, found), one.spectra.own
-    return None if dense is None or dense.spectra.own is None or own is None else distance(dense.spectra.own, own)
+def dense_and_pruned(one: Measured, found: Sequence[Measured]) -> dict[str, tuple[Spectrum, Spectrum]]:
+    """{kind: spectra of the dense network and of this one}, for the kinds that are known for both."""
+    if one.network.mask is None:
+        return {}
+    dense = _dense_of(one, found)
+    pairs = {
+        OWN: (dense.spectra.own if dense else None, one.spectra.own),
+        MEAN: (one.spectra.mean_dense, one.spectra.mean),
+    }
+    return {kind: (a, b) for kind, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def mean_distance(one: Measured) -> float | None:
-    mean, dense = one.spectra.mean, one.spectra.mean_dense
-    return None if mean is None or dense is None or one.network.mask is None else distance(dense, mean)
+def distances(one: Measured, found: Sequence[Measured]) -> dict[str, float]:
+    """{kind: distance of the spectra}."""
+    return {kind: distance(*pair) for kind, pair in dense_and_pruned(one, found).items()}
 
 
 def against_dense(one: Measured) -> tuple[float | None, float | None]:
     """Trace and largest eigenvalue divided by the dense network's, both means of draws."""
-    mean, dense = one.spectra.mean, one.spectra.mean_dense
-    if mean is None or dense is None or one.network.mask is None:
+    if (pair := dense_and_pruned(one, ()).get(MEAN)) is None:
         return None, None
+    dense, mean = pair
     return mean.trace / dense.trace, mean.values[0] / dense.values[0]
 
 
@@ -96,7 +103,7 @@ def _findings(found: Sequence[Measured]) -> list[str]:
     paragraphs = _ranking(found)
     paragraphs += [sentence for one in found for sentence in _lost_sentences(one, found)]
     paragraphs += [sentence for one in found for sentence in _compared_with(one, found)]
-    alone = [one.name for one in found if one.network.mask is not None and own_distance(one, found) is None]
+    alone = [one.name for one in found if one.network.mask is not None and OWN not in distances(one, found)]
     if alone:
         whose = plural(len(alone), "its dense network is", "their dense networks are")
         paragraphs.append(f"{listed(alone)}: {whose} not on this page; name that model too to compare with it.")
@@ -116,15 +123,8 @@ def _compared_with(one: Measured, found: Sequence[Measured]) -> list[str]:
 
 
 def _lost(one: Measured, found: Sequence[Measured]) -> dict[str, LostRanks]:
-    """{kind of spectrum: eigenvalues that pruning lost}, if there are any."""
-    if one.network.mask is None:
-        return {}
-    dense = _dense_of(one, found)
-    pairs = {
-        "own weights": (dense.spectra.own if dense else None, one.spectra.own),
-        "mean of draws": (one.spectra.mean_dense, one.spectra.mean),
-    }
-    lost = {kind: lost_ranks(a, b) for kind, (a, b) in pairs.items() if a is not None and b is not None}
+    """{kind: eigenvalues that pruning lost}, if there are any."""
+    lost = {kind: lost_ranks(*pair) for kind, pair in dense_and_pruned(one, found).items()}
     return {kind: each for kind, each in lost.items() if each.ranks}
 
 
@@ -141,13 +141,9 @@ def _lost_sentences(one: Measured, found: Sequence[Measured]) -> list[str]:
 
 def _ranking(found: Sequence[Measured]) -> list[str]:
     """The networks in order of their distance, if there are two or more."""
-    kinds: dict[str, Callable[[Measured], float | None]] = {
-        "own weights": lambda one: own_distance(one, found),
-        "mean of draws": mean_distance,
-    }
     paragraphs = []
-    for kind, distance_of in kinds.items():
-        known = sorted((d, one.name, one) for one in found if (d := distance_of(one)) is not None)
+    for kind in (OWN, MEAN):
+        known = sorted((d, one.name, one) for one in found if (d := distances(one, found).get(kind)) is not None)
         if len(known) > 1:
             lost = {one.name: _lost(one, found).get(kind) for _, _, one in known}
             rest = {name: f", {each.rest:.2f} without lost ranks" if each else "" for name, each in lost.items()}
@@ -160,8 +156,8 @@ def _row(one: Measured, group: Sequence[Measured]) -> tuple[Value, ...]:
     own = one.spectra.own
     assert own is not None
     error = None if own.exact else own.trace_error
-    distances = own_distance(one, group), mean_distance(one)
-    return one.name, *distances, own.values[0], own.trace, error, *against_dense(one)
+    apart = distances(one, group)
+    return one.name, apart.get(OWN), apart.get(MEAN), own.values[0], own.trace, error, *against_dense(one)
 
 
 def _conditions(one: Measured) -> str:
