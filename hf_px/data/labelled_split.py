@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import mmap
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Split:
 
     def only(self, indices: Tensor) -> Split:
         """The split of these examples, in this order."""
-        return Split(self.labels[indices], ReadSubset(self._read, indices))
+        return Split(self.labels[indices], partial(_read_at, self._read, indices))
 
     def digest_parts(self) -> Iterator[bytes]:
         """Bytes that identify the data in a cache: all labels and sixteen images."""
@@ -107,14 +108,8 @@ def evenly_spaced(count: int) -> range:
     return range(0, count, max(1, -(-count // 16)))
 
 
-class ReadSubset:
-    """Reads some of the images of another reader."""
-
-    def __init__(self, read: Callable[[int], Image.Image], indices: Tensor) -> None:
-        self.read, self.indices = read, indices
-
-    def __call__(self, index: int) -> Image.Image:
-        return self.read(int(self.indices[index]))
+def _read_at(read: Callable[[int], Image.Image], indices: Tensor, index: int) -> Image.Image:
+    return read(int(indices[index]))
 
 
 class ReadArray:

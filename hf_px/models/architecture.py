@@ -24,7 +24,6 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TicketError, first_line
-from ..core.forward import input_shape
 from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
 from .networks import OLD_NAMES, SEGMENTERS
 
@@ -49,6 +48,8 @@ _READING_ARGUMENTS = {
 
 def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The record of a model; `model_args` are a timm model's arguments besides its name and num_classes."""
+    from ..core.forward import input_shape  # here: loading a ticket does not need it
+
     if isinstance(model, transformers.PreTrainedModel):
         record = json.loads(model.config.to_json_string(use_diff=True))
         for key in ("quantization_config", "transformers_weights", "auto_map"):

@@ -132,10 +132,6 @@ class Contents:
         tensors = self.tensors | {alias: self.tensors[name] for alias, name in self.tied.items()}
         return {self.renamed.get(name, name): tensor for name, tensor in tensors.items()}
 
-    def masked_names(self) -> list[str]:
-        """The masked tensors, under the model's names."""
-        return [self.renamed.get(name, name) for name in self.names]
-
     def model_mask(self) -> Mask:
         """The mask under the model's names, aliases included."""
         bits = dict(self.mask.bits)

@@ -164,7 +164,8 @@ def _timm_base(record: Mapping[str, Any], source: Source, num_classes: int | Non
 def _with_mask(model: nn.Module, contents: Contents) -> nn.Module:
     """Attach the mask to a transformers model, so that its own save_pretrained keeps it."""
     own = dict(model.named_parameters(remove_duplicate=False))
-    if odd := [name for name in contents.masked_names() if name not in own]:
+    masked = [contents.renamed.get(name, name) for name in contents.names]
+    if odd := [name for name in masked if name not in own]:
         raise TicketError(f"{odd[0]}: has a mask, but is not a parameter of the model; the file is damaged")
     if isinstance(model, PreTrainedModel):
         attach_(model, mask_for(contents.model_mask(), model), contents.ticket)

@@ -252,6 +252,6 @@ def test_strangers_load_tickets_of_our_networks_by_timm(hub, tmp_path, monkeypat
         ticket("resnet20").push_to_hub(f"alice/{layout}", layout=layout)
     jobs = [{"how": "timm", "where": f"hf-hub:alice/{layout}"} for layout in ("both", "dense")]
     jobs += [{"how": "AutoModelForImageClassification", "where": "alice/both"}]
-    said = outputs(ticket("resnet20").to_model())
+    expected_outputs = outputs(ticket("resnet20").to_model())
     for job, answer in zip(jobs, strangers(jobs, hf_px=True, home=tmp_path)):
-        assert answer.get("outputs") == pytest.approx(said, abs=1e-6), (job, answer)
+        assert answer.get("outputs") == pytest.approx(expected_outputs, abs=1e-6), (job, answer)

@@ -61,7 +61,7 @@ def ticket(kind: str, seed: int = 0, **provenance: Any) -> hf_px.Ticket:
 
 
 @cache
-def said(kind: str, seed: int = 0, channels: int = 3, size: int = 32) -> list[float]:
+def expected_outputs(kind: str, seed: int = 0, channels: int = 3, size: int = 32) -> list[float]:
     """What the ticket's model says, before it went anywhere."""
     return outputs(pruned(kind, seed)[0], channels, size)
 

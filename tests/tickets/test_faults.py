@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.utils import _http
-from support.makers import dense, pruned, push_base, said, same, ticket
+from support.makers import dense, expected_outputs, pruned, push_base, same, ticket
 from support.readers import outputs, read, strangers
 
 import hf_px
@@ -98,7 +98,7 @@ def test_offline_by_the_environment(hub, tmp_path):
     jobs = [{"how": "hf_px", "where": where} for where in ("alice/other", X)]
     other, known = strangers(jobs, hf_px=True, home=tmp_path / "home", HF_HUB_OFFLINE="1")
     assert other["kind"] == "TicketError" and "alice/other: HF_HUB_OFFLINE is set; unset it" in other["error"]
-    assert known["outputs"] == pytest.approx(said("transformers"), abs=1e-6)
+    assert known["outputs"] == pytest.approx(expected_outputs("transformers"), abs=1e-6)
 
 
 def test_offline(hub, monkeypatch):
@@ -546,7 +546,7 @@ def sweep(pairs: list[tuple[str, str, str, str]], scratch: Path) -> None:
             check_state(home, before, after)
             for how, where in (("timm", f"local-dir:{home}"), ("AutoModelForImageClassification", str(home))):
                 jobs += [{"how": how, "where": where}]
-                expected += [[said(new, 1), *([said(old)] if old else [])]]
+                expected += [[expected_outputs(new, 1), *([expected_outputs(old)] if old else [])]]
                 if how == "timm":  # with another head timm is less strict; the body must be one of the two all the same
                     jobs += [{"how": how, "where": where, "options": {"num_classes": 0}}]
                     expected += [[headless(new, 1), *([headless(old)] if old else [])]]

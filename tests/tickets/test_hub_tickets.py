@@ -10,7 +10,7 @@ import timm
 import torch
 from huggingface_hub import HfApi, ModelCard
 from PIL import Image
-from support.makers import dense, model_args, pruned, push_base, said, same, ticket
+from support.makers import dense, expected_outputs, model_args, pruned, push_base, same, ticket
 from support.readers import outputs, strangers
 from support.tickets import deeplab_ticket, segformer_ticket
 from transformers import AutoModelForImageClassification
@@ -140,7 +140,9 @@ def test_branches_and_commits(hub):
     assert same(hf_px.Ticket.from_pretrained(X, revision="v2"), ticket("test_resnet", 2))
     commit = hub.commits(X, "v2")[1].id
     assert same(hf_px.Ticket.from_pretrained(X, revision=commit), ticket("test_resnet", 1))
-    assert outputs(hf_px.from_pretrained(X, revision=commit)) == pytest.approx(said("test_resnet", 1), abs=1e-6)
+    assert outputs(hf_px.from_pretrained(X, revision=commit)) == pytest.approx(
+        expected_outputs("test_resnet", 1), abs=1e-6
+    )
     with pytest.raises(TicketError, match=r"alice/x: has no revision 'v3'"):
         hf_px.from_pretrained(X, revision="v3")
 
@@ -172,7 +174,7 @@ def test_strangers_load_it_in_every_way(hub, tmp_path, nobody):
     found = strangers(jobs, hf_px=False, home=tmp_path / "without")
     for (_, where), answer in zip(loaded, found):
         kind = where.partition("/")[2].rpartition("-")[0]
-        assert answer.get("outputs") == pytest.approx(said(kind), abs=1e-6), (where, answer)
+        assert answer.get("outputs") == pytest.approx(expected_outputs(kind), abs=1e-6), (where, answer)
     for (_, where), answer in zip(refused, found[len(loaded) :]):
         assert answer["error"], where
     assert "hf_px.from_pretrained" in found[len(loaded)]["error"]  # timm says what to do
@@ -183,7 +185,7 @@ def test_strangers_load_it_in_every_way(hub, tmp_path, nobody):
     found = strangers([{"how": how, "where": where} for how, where in ways], hf_px=True, home=tmp_path / "with")
     for (how, where), answer in zip(ways, found):
         kind = where.partition("/")[2].rpartition("-")[0]
-        assert answer.get("outputs") == pytest.approx(said(kind), abs=1e-6), (how, where, answer)
+        assert answer.get("outputs") == pytest.approx(expected_outputs(kind), abs=1e-6), (how, where, answer)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,7 +222,7 @@ def test_another_head(hub, kind, layout):
     assert changed == heads.get(kind, changed) and len(changed) == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        hf_px.from_pretrained(X, num_classes=len(said(kind)))  # as many as it has: nothing to draw
+        hf_px.from_pretrained(X, num_classes=len(expected_outputs(kind)))  # as many as it has: nothing to draw
 
 
 def test_a_ticket_from_the_hub_goes_back_as_it_came(hub, tmp_path):
@@ -370,8 +372,10 @@ def test_timm_reads_the_dense_copy(hub, kind):
     channels, size = (1 if kind.endswith("-grey") else 3), 160
     ticket(kind).push_to_hub(X)
     model = timm.create_model(f"hf-hub:{X}", pretrained=True)
-    assert outputs(model, channels, size) == pytest.approx(said(kind, 0, channels, size), abs=1e-5)
-    assert outputs(hf_px.from_pretrained(X), channels, size) == pytest.approx(said(kind, 0, channels, size), abs=1e-5)
+    assert outputs(model, channels, size) == pytest.approx(expected_outputs(kind, 0, channels, size), abs=1e-5)
+    assert outputs(hf_px.from_pretrained(X), channels, size) == pytest.approx(
+        expected_outputs(kind, 0, channels, size), abs=1e-5
+    )
     own = ticket(kind).to_model().state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in model.state_dict().items())
 
