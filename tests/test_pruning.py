@@ -1,4 +1,4 @@
-"""prune and score: exact counts, rounds, scopes, what is refused before work starts, what is told afterwards."""
+"""prune and score: exact counts, rounds, scopes, what is refused before work starts, what is reported afterwards."""
 
 from __future__ import annotations
 

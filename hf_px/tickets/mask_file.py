@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from ..core.files import write_atomic
 from ..core.mask import Mask
+from .ticket_file import safetensors_chunks
 
 FORMAT = "1"
 _OWN = ("hf_px_mask", "digest")  # metadata keys of save_mask itself: format version, digest of the mask
@@ -27,7 +27,7 @@ def save_mask(mask: Mask, path: str | os.PathLike[str], metadata: Mapping[str, s
             raise TypeError(f"metadata {key!r} is a {type(value).__name__}; safetensors stores strings only")
     # uint8, not bool: a damaged byte such as 7 can then be detected, while a bool would read it as True
     bits = {name: b.detach().to("cpu", torch.uint8).contiguous() for name, b in mask.bits.items()}
-    write_atomic(path, save(bits, {**metadata, "hf_px_mask": FORMAT, "digest": mask.digest()}))
+    write_atomic(path, safetensors_chunks(bits, {**metadata, "hf_px_mask": FORMAT, "digest": mask.digest()}))
 
 
 def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:

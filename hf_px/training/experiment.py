@@ -279,7 +279,7 @@ class Experiment:
             "kept": mask.kept,
             "total": mask.total,
             "sparsity": mask.sparsity,
-            "whole": list(dense),
+            "keep_dense": list(dense),
             "emptied": [name for name, bits in mask.bits.items() if not bits.any()],
             "silent_classes": silent,
         }

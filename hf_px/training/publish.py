@@ -107,7 +107,7 @@ def card_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     mask, model = results["mask"], results["model"]
     found["images"] = "x".join(map(str, model["images"]["input_size"]))
-    found |= {"kept_whole": ", ".join(mask["whole"])} if mask.get("whole") else {}
+    found |= {"keep_dense": ", ".join(mask["keep_dense"])} if mask.get("keep_dense") else {}
     found |= {"classes_without_a_weight": ", ".join(mask["silent_classes"])} if mask.get("silent_classes") else {}
     found |= {"cited": model["citation"]} if model.get("citation") else {}
     found["weights_before"] = "random" if not model["trained"] else "trained"

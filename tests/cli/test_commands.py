@@ -21,8 +21,8 @@ from hf_px.tickets import ticket_file
 @pytest.fixture
 def ticket(tmp_path: Path) -> Path:
     model, mask = timm_ticket()
-    told = {"scorer": "random", "settings": {"seed": 3}, "results": [RESULT], "base": "org/base", "license": "mit"}
-    hf_px.Ticket(model, mask, **told, base_revision="0" * 40).save_pretrained(tmp_path / "ticket")
+    info = {"scorer": "random", "settings": {"seed": 3}, "results": [RESULT], "base": "org/base", "license": "mit"}
+    hf_px.Ticket(model, mask, **info, base_revision="0" * 40).save_pretrained(tmp_path / "ticket")
     return tmp_path / "ticket"
 
 
@@ -43,9 +43,9 @@ def test_info(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "info", ticket)
     for fact in ("test_resnet", "org/base at 000", "mit", "random: seed 3", mask.digest(), "accuracy 0.9 (dense 0.93)"):
         assert fact in out, fact
-    told = json.loads(run(capsys, "info", ticket, "--json"))
-    assert told["digest"] == mask.digest() and told["results"] == [RESULT]
-    assert sum(layer["kept"] for layer in told["layers"].values()) == mask.kept
+    info = json.loads(run(capsys, "info", ticket, "--json"))
+    assert info["digest"] == mask.digest() and info["results"] == [RESULT]
+    assert sum(layer["kept"] for layer in info["layers"].values()) == mask.kept
 
 
 @pytest.mark.parametrize("layout", ["both", "packed", "dense", "mask-only"])
@@ -147,12 +147,12 @@ def test_all_of_it_on_the_hub(
 
 def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--sparsity", "0.5", "--output", tmp_path, "--quiet")
-    told = json.loads(run(capsys, "info", tmp_path, "--json"))
+    info = json.loads(run(capsys, "info", tmp_path, "--json"))
     record = json.loads((tmp_path / "prune.json").read_text())
-    assert told["digest"] == record["digest"] and told["scorer"] == "magnitude" and "base" not in told
-    assert told["settings"]["sparsity"] == 0.5 and told["settings"]["seed"] == 0
-    assert told["settings"]["weights"] == "random, not trained"
-    assert not {"data", "per_class"} & told["settings"].keys()  # magnitude looks at no data
+    assert info["digest"] == record["digest"] and info["scorer"] == "magnitude" and "base" not in info
+    assert info["settings"]["sparsity"] == 0.5 and info["settings"]["seed"] == 0
+    assert info["settings"]["weights"] == "random, not trained"
+    assert not {"data", "per_class"} & info["settings"].keys()  # magnitude looks at no data
     run(capsys, "verify", tmp_path)
     model = hf_px.from_pretrained(tmp_path)
     from hf_px.models.networks import resnet20
@@ -172,9 +172,9 @@ def photo(tmp_path: Path) -> Path:
 def test_predict_with_a_classifier(ticket: Path, photo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run(capsys, "predict", ticket, photo).splitlines()
     assert len(lines) == 7 and lines[0].split() == ["class", "probability"]
-    told = json.loads(run(capsys, "predict", ticket, photo, "--json", "--top", 3))
-    assert told["task"] == "image-classification" and told["ticket"] == str(ticket) and len(told["classes"]) == 3
-    best = told["classes"][0]
+    info = json.loads(run(capsys, "predict", ticket, photo, "--json", "--top", 3))
+    assert info["task"] == "image-classification" and info["ticket"] == str(ticket) and len(info["classes"]) == 3
+    best = info["classes"][0]
     assert lines[2].split() == [*best["class"].split(), f"{best['probability']:.2%}"]
     assert list(photo.parent.glob("*.png")) == []
     out = fails(capsys, "predict", ticket, photo, "--output", photo.parent / "x.png")
@@ -195,13 +195,13 @@ def test_predict_with_a_segmenter(
     assert Image.open("photo-segmented.png").width > 2 * 480  # two pictures beside each other
 
     assert "photo-segmented.png: exists" in fails(capsys, "predict", "seg", photo)
-    told = json.loads(run(capsys, "predict", "seg", photo, "--force", "--json"))
-    assert told["task"] == "image-segmentation" and told["output"] == "photo-segmented.png"
-    assert {one["class"] for one in told["classes"]} <= {"background", "cat[2J", "dog", "cow", "car"}
-    assert sum(one["share"] for one in told["classes"]) == pytest.approx(1)
+    info = json.loads(run(capsys, "predict", "seg", photo, "--force", "--json"))
+    assert info["task"] == "image-segmentation" and info["output"] == "photo-segmented.png"
+    assert {one["class"] for one in info["classes"]} <= {"background", "cat[2J", "dog", "cow", "car"}
+    assert sum(one["share"] for one in info["classes"]) == pytest.approx(1)
     assert Path("photo-segmented.png").read_bytes() == drawn  # the same again
     one = json.loads(run(capsys, "predict", "seg", photo, "--output", "other.png", "--json", "--top", 1))
-    assert Path("other.png").read_bytes() == drawn and one["classes"] == told["classes"][:1]
+    assert Path("other.png").read_bytes() == drawn and one["classes"] == info["classes"][:1]
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["other.png", "photo-segmented.png"]
 
 

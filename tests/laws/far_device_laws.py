@@ -288,7 +288,7 @@ def _reset() -> None:
 
 def _interrupted(experiment: Any, name: str, model: nn.Module, record: Any = Experiment.record) -> None:
     if name == "ticket":
-        raise KeyboardInterrupt  # trained, and nothing of it told but in checkpoints
+        raise KeyboardInterrupt  # trained, and its results are only in checkpoints
     record(experiment, name, model)
 
 

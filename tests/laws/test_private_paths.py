@@ -1,7 +1,7 @@
 """Nothing private leaves the machine: every byte that a push sends, and every file that is made to be shared.
 
 The working directory, the home and the folders of data, weights, settings and results have odd names, and the last
-part of each path an ordinary one, which may be told.
+part of each path an ordinary one, which may be shown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def here(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {"HOME": home, "USER": "zquser", "LOGNAME": "zquser", "HF_TOKEN": "hf_alice"}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("HF_PX_CACHE", str(home / "cache"))
-    monkeypatch.setenv("ZQ", "zqsecret")  # of the environment nothing is told
+    monkeypatch.setenv("ZQ", "zqsecret")  # nothing of the environment is shown
     for module, name in ((socket, "gethostname"), (platform, "node")):
         monkeypatch.setattr(module, name, lambda: "zqhost")
     monkeypatch.chdir(home / "zqproject")
@@ -105,9 +105,13 @@ def test_a_recipe(name: str, hub: Any, here: Path, vault: Path) -> None:
     words = ["--model", vault / "net", "--data", vault / "scans", "--config", vault / "settings.yaml", *more]
     run_here(recipe(name), here, *map(str, words), "--sparsity", "0.5", f"--output_dir={run}", "--push_to_hub", REPO_ID)
     assert leaks(pushed(hub)) == leaks(written(run)) == []
-    told = json.loads((run / "results.json").read_text())
-    assert (told["settings"]["data"], told["settings"]["model"], told["data"]["dataset"]) == ("scans", "net", "scans")
-    assert f"{name}.py --model net --data scans --config settings.yaml" in told["command"]
+    record = json.loads((run / "results.json").read_text())
+    assert (record["settings"]["data"], record["settings"]["model"], record["data"]["dataset"]) == (
+        "scans",
+        "net",
+        "scans",
+    )
+    assert f"{name}.py --model net --data scans --config settings.yaml" in record["command"]
     full = read_local(run)
     assert full is not None and (full["data"], full["model"]) == (str(vault / "scans"), str(vault / "net"))
     # uploaded by hand, it tells no more
@@ -196,7 +200,7 @@ def test_tickets_of_one_name_in_two_places_have_two_names_on_a_page(here: Path, 
 
 
 def test_tickets_by_hand(hub: Any, here: Path, vault: Path) -> None:
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "scorer": "random",
         "settings": {
             "data": str(vault / "scans"),
@@ -210,7 +214,7 @@ def test_tickets_by_hand(hub: Any, here: Path, vault: Path) -> None:
     by_file = timm.create_model("test_resnet", pretrained=True, pretrained_cfg_overlay={"file": str(vault / "w.pth")})
     by_directory = ResNetForImageClassification.from_pretrained(vault / "net")
     for i, (model, mask) in enumerate([own_ticket(), pruned(by_file), pruned(by_directory)]):
-        ticket = hf_px.Ticket(model, mask, **told)
+        ticket = hf_px.Ticket(model, mask, **record)
         ticket.save_pretrained(vault / f"ticket{i}")
         ticket.push_to_hub(REPO_ID)
         assert leaks(written(vault / f"ticket{i}")) == leaks(pushed(hub)) == [], i

@@ -43,7 +43,7 @@ def test_it_ends_with_a_ticket_its_numbers_and_the_line_that_loads_it(whole: Pat
     assert len(recorded["history"]["dense"]) == len(recorded["history"]["ticket"]) == 3
     ticket = hf_px.Ticket.from_pretrained(whole)
     assert ticket.mask.digest() == recorded["mask"]["digest"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
-    assert ticket.mask.bits["fc.weight"].all() and recorded["mask"]["whole"] == ["fc.weight"]
+    assert ticket.mask.bits["fc.weight"].all() and recorded["mask"]["keep_dense"] == ["fc.weight"]
     assert not (whole / "checkpoints").exists()
     card = {(r["metric"], r["value"], r["dense"]) for r in ticket.config["results"]}
     assert card == {

@@ -41,7 +41,7 @@ def test_it_ends_with_a_ticket_a_picture_and_numbers_by_class(whole: Path) -> No
     ticket = hf_px.Ticket.from_pretrained(whole)
     assert recorded["finished"] and ticket.mask.kept == round(0.1 * ticket.mask.total)
     assert recorded["settings"]["norm"] == "flow" and recorded["mask"]["emptied"] == []
-    assert recorded["mask"]["whole"] == ["classifier.weight"]
+    assert recorded["mask"]["keep_dense"] == ["classifier.weight"]
     for name in ("dense", "pruned", "ticket"):
         found = recorded["results"][name]
         assert list(found["iou"]) == ["background", "disk", "square"] and 0 <= found["mean_iou"] <= 1

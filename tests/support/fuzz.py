@@ -728,9 +728,9 @@ def right(case: Case, mask: Mask, state: dict[str, torch.Tensor]) -> None:
         if name in mask.bits and bool((tensor.float()[~mask.bits[name]] != 0).any()):
             raise Broken(f"{name}: not zero where the mask says so")
         if not case.forged and not same(tensor, expected[name]):
-            raise Broken(f"{name}: other weights, and nobody was told")
+            raise Broken(f"{name}: other weights, without an error")
     if not case.forged and mask != case.home.mask:
-        raise Broken("another mask, and nobody was told")
+        raise Broken("another mask, without an error")
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -748,7 +748,7 @@ def hold_law_of_transformers(case: Case, directory: Path) -> str:
     except Exception:
         return "refused"
     if any("newly initialised" in str(warning.message) for warning in said):
-        return "new head"  # labels went missing from the config: the user is told
+        return "new head"  # labels went missing from the config: the user is warned
     try:
         mask = mask_of(model)
     except ValueError:

@@ -613,8 +613,8 @@ def test_in_the_foreground(tmp_path):
     finally:
         server.terminate()
         server.wait()
-    told = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
-    assert "hf-px push" in told.stdout
+    help_text = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=True)
+    assert "hf-px push" in help_text.stdout
     wrong = subprocess.run([sys.executable, script, "--user", "carol"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "NAME:TOKEN" in wrong.stderr
 

@@ -178,7 +178,7 @@ def test_the_hub_refuses_a_download(hub, waits, status, where):
     "where", ["HEAD /alice/x/resolve", "GET /cdn/", "POST .*preupload", "POST .*/lfs/objects/batch", "PUT /cdn/"]
 )
 def test_too_many_requests_then_success(hub, waits, where):
-    """429 with Retry-After: the client waits for as long as it is told, a second more, and goes on."""
+    """429 with Retry-After: the client waits for as long as the header says, a second more, and goes on."""
     pull = where.startswith(("HEAD", "GET"))
     if pull:
         ticket("transformers").push_to_hub(X)
