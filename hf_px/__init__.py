@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from .core.mask import Mask
     from .prune_config import PruneConfig
     from .pruning import list_scorers, prune, score
+    from .runtime.fast import fast
+    from .runtime.load import from_pretrained
     from .sparse_training import keep_zeros
-    from .tickets.ticket import Ticket, from_pretrained
+    from .tickets.ticket import Ticket
     from .tickets.trainer_callback import KeepZeros
     from .tickets.transformers_quantizer import mask_of
 
@@ -31,6 +33,7 @@ __all__ = [
     "PruneConfig",
     "Ticket",
     "__version__",
+    "fast",
     "from_pretrained",
     "keep_zeros",
     "list_scorers",
@@ -46,7 +49,8 @@ _MODULE_OF = {
     "Mask": "core.mask",
     "PruneConfig": "prune_config",
     "Ticket": "tickets.ticket",
-    "from_pretrained": "tickets.ticket",
+    "fast": "runtime.fast",
+    "from_pretrained": "runtime.load",
     "keep_zeros": "sparse_training",
     "list_scorers": "pruning",
     "mask_of": "tickets.transformers_quantizer",

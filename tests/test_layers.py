@@ -25,6 +25,7 @@ ORDER = [
     "models",
     "data",
     "tickets",
+    "runtime",
     "training",
     "report",
     "cli",

@@ -152,7 +152,7 @@ def build(record: Mapping[str, Any], num_classes: int | None = None) -> nn.Modul
 
 
 def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
-    """The module with these tensors assigned as its weights.
+    """The module with these tensors assigned as its weights; those on the meta device stay there.
 
     Built on the meta device, because most of the time to load a model goes into random weights that are overwritten.
     Models that compute further tensors in their constructor are built in full.
@@ -161,7 +161,8 @@ def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
         model = _module(record, None).eval()
     check_kinds(model, state)
     model.load_state_dict(state, assign=True)
-    if any(tensor.is_meta for module in model.modules() for tensor in _held_tensors(module)):
+    given = {id(t) for name, t in model.state_dict(keep_vars=True).items() if state[name].is_meta}
+    if any(t.is_meta and id(t) not in given for module in model.modules() for t in _held_tensors(module)):
         model = build(record)
         model.load_state_dict(state, assign=True)
     return model

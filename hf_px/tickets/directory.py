@@ -22,7 +22,17 @@ from ..core.errors import TicketError
 from ..core.files import write_atomic
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..models.remote import Source
-from .ticket_file import DENSE, PACKED, Contents, pair_id, read_header, read_ticket_file, write_ticket_file
+from .mask_codec import DecodedMask
+from .ticket_file import (
+    DENSE,
+    PACKED,
+    Contents,
+    Unpack,
+    pair_id,
+    read_header,
+    read_ticket_file,
+    write_ticket_file,
+)
 
 CONFIG = "config.json"
 Layout = Literal["both", "packed", "dense", "mask-only"]
@@ -39,8 +49,8 @@ def no_ticket(source: Source) -> TicketError:
     return TicketError(f"{source.name}: holds no ticket: neither {PACKED} nor a {DENSE} written by hf_px")
 
 
-def read_ticket(source: Source) -> Contents:
-    """Read the packed file, or the dense one if there is no packed file."""
+def read_ticket(source: Source, unpack: Unpack = DecodedMask.weight) -> Contents:
+    """Read the packed file, or the dense one if there is no packed file; `unpack` as in read_ticket_file."""
     packed, dense = source.file(PACKED), None
     if packed is None or source.is_dir:  # from the Hub, the dense copy is downloaded only if it is needed
         dense = source.file(DENSE)
@@ -50,7 +60,7 @@ def read_ticket(source: Source) -> Contents:
             raise no_ticket(source)
         return read_ticket_file(dense)
     if dense is None or (header or {}).get("pair") == pair_id(packed):
-        return read_ticket_file(packed)
+        return read_ticket_file(packed, unpack=unpack)
     if "crc32" not in (header or {}):  # only hf_px writes checksums: transformers saved this one after training
         raise TicketError(
             f"{source.name}: {DENSE} was saved again and is no longer the same ticket as {PACKED}; "

@@ -69,6 +69,7 @@ from ..core.mask import Mask
 from ..core.shareable import shareable
 from .mask_codec import (
     VERSION,
+    DecodedMask,
     decode,
     encode,
     kept_values,
@@ -78,6 +79,7 @@ from .mask_codec import (
     tensor_bytes,
 )
 
+Unpack = Callable[[DecodedMask, Tensor], Any]
 PACKED = "ticket.safetensors"  # not model.safetensors, which libraries without hf_px would load as random weights
 DENSE = "model.safetensors"
 VALUES, MASK = ":values", ":mask"
@@ -235,10 +237,12 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     return header
 
 
-def read_ticket_file(path: str | os.PathLike[str], *, weights: bool = True) -> Contents:
+def read_ticket_file(
+    path: str | os.PathLike[str], *, weights: bool = True, unpack: Unpack = DecodedMask.weight
+) -> Contents:
     """Read a ticket file and verify its checksums; a TicketError names the file and what is wrong with it.
 
-    `weights=False` reads the masks only.
+    `weights=False` reads the masks only. `unpack` makes a packed tensor from its mask and values: θ ⊙ M by default.
     """
     path = Path(path)
     if not path.is_file():
@@ -251,7 +255,7 @@ def read_ticket_file(path: str | os.PathLike[str], *, weights: bool = True) -> C
     with safe_open(path, framework="pt") as file:
         names = _in_header_order(path, file.keys())
         masked, plain = _masked_and_plain(path, names, kind, header["masks"])
-        streams, tensors, crc32 = _read_masked(path, file, masked, header, weights)
+        streams, tensors, crc32 = _read_masked(path, file, masked, header, unpack if weights else None)
         if weights or header.get("crc32") is not None:  # also the dense copy: transformers checks no checksums
             for name in plain:
                 with _named(path, name):
@@ -297,7 +301,7 @@ def _check_header(path: Path, header: dict[str, Any]) -> None:
 
 
 def _read_masked(
-    path: Path, file: Any, masked: list[str], header: Mapping[str, Any], weights: bool
+    path: Path, file: Any, masked: list[str], header: Mapping[str, Any], unpack: Unpack | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, int]]:
     """({name: stream}, {name: θ ⊙ M}, {name: checksum}) of the masked tensors."""
     kind = header["weights"]
@@ -316,8 +320,8 @@ def _read_masked(
             if kind == "dense" and file.get_slice(name).get_shape() != list(decoded.shape):
                 raise TicketError(f"its mask has shape {decoded.shape}; the file is damaged")
             crc32[name] = decoded.crc32
-            if values is not None and weights:
-                tensors[name] = decoded.weight(values)
+            if values is not None and unpack is not None:
+                tensors[name] = unpack(decoded, values)
     return streams, tensors, crc32
 
 

@@ -1,0 +1,43 @@
+"""from_pretrained(…, runtime=): the model of a ticket, dense, or sparse straight from the packed file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from ..tickets.ticket import Ticket
+
+Runtime = Literal["dense", "sparse"]
+
+
+def from_pretrained(
+    repo_or_dir: str | os.PathLike[str],
+    *,
+    runtime: Runtime = "dense",
+    num_classes: int | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+) -> nn.Module:
+    """The model of a ticket with its zeros: a timm, transformers or hf_px module, in eval mode.
+
+    Another `num_classes` than the ticket's gives it a newly initialised head, and warns. With `runtime="sparse"` it is
+    a model for inference on the CPU that skips its zeros (see `fast`); dense tensors are never made from a packed file.
+    """
+    if runtime not in get_args(Runtime):
+        raise ValueError(f"`runtime` is {runtime!r}; expected {' or '.join(get_args(Runtime))}")
+    download: dict[str, Any] = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+    if runtime == "sparse" and num_classes is None:
+        from .packed import load_packed  # here: loading a dense model does not need it
+
+        return load_packed(repo_or_dir, revision=revision, **download)
+    model = Ticket.from_pretrained(repo_or_dir, revision=revision, **download).to_model(num_classes=num_classes)
+    if runtime == "dense":
+        return model
+    from .fast import fast
+
+    return fast(model.float())
