@@ -16,7 +16,7 @@ from .. import __version__
 from ..core.errors import HfPxError
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
-from . import prune, report, tickets
+from . import bench, prune, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     prune.add_to(commands)
     report.add_to(commands)
     tickets.add_to(commands)
+    bench.add_to(commands)
     return top
 
 

@@ -32,6 +32,8 @@ import os
 import threading
 from typing import Any, NamedTuple
 
+from ..core.errors import HfPxError
+
 LANES = 16
 MOST_VECTORS = 16  # in a tile; AVX-512 has 32 registers
 FIELDS = ("kernel", "x", "y", "res", "mask", "bias", "rows", "weights", "bounds", "tiles", "pitch", "clamp")
@@ -64,7 +66,7 @@ class Kernel(NamedTuple):
         return f"{'max' if self.maximum else 'sum'}_{self.vectors}{'_res' * self.residual}"
 
 
-class RuntimeUnavailableError(ImportError):
+class RuntimeUnavailableError(HfPxError, ImportError):
     """llvmlite is not installed."""
 
 

@@ -1,0 +1,64 @@
+"""bench(…): a ticket in several runtimes, timed in one run with alternating turns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..analysis.latency import Latency, latency, machine
+from ..core.forward import output_tensor
+from .engines import other_engines
+from .fast import FastModel
+
+DENSE, SPARSE = "torch, dense", "hf_px, sparse"
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    runtime: str
+    latency: Latency
+    images_per_second: float
+    speedup: float  # over dense torch
+    difference: float  # largest difference of outputs from dense torch, relative to the largest output
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class Bench:
+    machine: str
+    batch: int
+    image_size: tuple[int, ...]
+    rows: tuple[BenchRow, ...]
+
+    def row(self, runtime: str) -> BenchRow:
+        return next(row for row in self.rows if row.runtime == runtime)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def bench(model: nn.Module, fast: FastModel, x: Tensor, *, others: bool = True, seconds: float = 2.0) -> Bench:
+    """Time the dense model, the sparse one, and with `others` those of other runtimes, on the batch `x`."""
+    models: dict[str, nn.Module] = {DENSE: model, SPARSE: fast}
+    if others:
+        models |= {f"{name}, dense": engine for name, engine in other_engines(model, x).items()}
+    with torch.inference_mode():
+        outputs = {name: output_tensor(each(x)) for name, each in models.items()}
+        times = latency(models, x, seconds=seconds)
+    dense_bytes = sum(t.nbytes for t in {t.data_ptr(): t for t in model.state_dict().values()}.values())
+    scale = float(outputs[DENSE].abs().max()) or 1.0
+    rows = [
+        BenchRow(
+            name,
+            times[name],
+            len(x) / times[name].median,
+            times[DENSE].median / times[name].median,
+            float((outputs[name] - outputs[DENSE]).abs().max()) / scale,
+            fast.nbytes if name == SPARSE else dense_bytes,
+        )
+        for name in models
+    ]
+    return Bench(machine(), len(x), tuple(x.shape[1:]), tuple(rows))
