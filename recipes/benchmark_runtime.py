@@ -8,9 +8,9 @@
     python recipes/benchmark_runtime.py --scaling
         time of the sparse ResNet-50 against kept weights and against pixels
 
-Each row is one run with alternating turns; a ratio is that of medians. Weights are random, and statistics of batch norms
-are taken from a batch through the pruned network: with untouched ones, activations of a sparse network fall to
-denormal numbers, and every figure lies. ONNX Runtime and OpenVINO: pip install onnx onnxscript onnxruntime openvino.
+Each row is one run with alternating turns; a ratio is that of medians. Weights are random, and the statistics of batch
+norms are taken from a batch through the pruned network: with untouched ones, activations of a sparse network fall to
+denormal numbers, which are slow. ONNX Runtime and OpenVINO: pip install onnx onnxscript onnxruntime openvino.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ def measure(
 
 
 def table(args: argparse.Namespace, results: list[dict[str, Any]]) -> None:
-    print(
-        "| network | mask | sparsity | sparse, ms | torch, ms | ONNX Runtime, ms | OpenVINO, ms | / ONNX Runtime | / torch |"
-    )
+    columns = ["sparse, ms", "torch, ms", "ONNX Runtime, ms", "OpenVINO, ms", "/ ONNX Runtime", "/ torch"]
+    print(f"| {' | '.join(['network', 'mask', 'sparsity', *columns])} |")
     print("|---" * 9 + "|")
     for name in args.networks:
         for mask in args.masks:

@@ -61,6 +61,7 @@ def bench_command(args: argparse.Namespace) -> None:
         height = width = args.image_size
     quiet = args.json or not sys.stderr.isatty()
     fast = load_packed(args.ticket, revision=args.revision, progress=not quiet)
+    assert fast is not None  # None is for `only_compiled`
     x = torch.randn(args.batch, channels, height, width, generator=torch.Generator().manual_seed(0))
     found = bench(model, fast, x, seconds=args.seconds)
     plan = fast.plan((channels, height, width)) if args.plan else None

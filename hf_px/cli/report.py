@@ -77,6 +77,8 @@ def _add_measurements(group: Any) -> None:
     add("--top", type=whole_number(1), metavar="K", help=top)
     statistics = "statistics of BatchNorm in the kernels: of these images, or the stored ones (default: batch)"
     add("--statistics", choices=("batch", "running"), default="batch", help=statistics)
+    runtime = "how pruned networks are timed: with dense kernels, sparse, or sparse where possible (default: auto)"
+    add("--runtime", choices=("auto", "dense", "sparse"), default="auto", help=runtime)
     add("--memory", type=float, default=2.0, metavar="GIB", help="memory for derivatives (default: 2)")
 
 
@@ -101,6 +103,7 @@ def report_command(args: argparse.Namespace) -> None:
         norm=args.statistics,
         memory=int(args.memory * 2**30),
         skip=frozenset(args.skip),
+        runtime=args.runtime,
         progress=not args.quiet,
     )
     try:

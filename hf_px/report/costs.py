@@ -31,6 +31,8 @@ def cost_section(groups: Sequence[Group]) -> Section:
             f"Times are of one image on {timed[0].machine}: median of many runs, with quartiles; networks of one kind "
             "run in turns. Without zeros: the same network with random numbers in their place."
         )
+        if any(one.sparse_runtime for one in timed):
+            paragraphs.append("Pruned networks run in the sparse runtime of hf_px, as hf_px.fast does.")
     paragraphs += [f"{one.name}: {one.cost.note}." for one in everyone if one.cost.note]
     paragraphs += _verdicts(timed)
     table = Table(_HEAD, tuple(map(_row, everyone)), _FORMATS)
@@ -58,12 +60,14 @@ def _macs_figure(group: Group) -> Figure:
 
 def _verdicts(timed: Sequence[Measured]) -> list[str]:
     """One sentence per pruned network, or one for all networks without a difference."""
-    pairs = {one.name: (one.latency_dense, one.latency) for one in timed}
-    known = {name: (dense, sparse) for name, (dense, sparse) in pairs.items() if dense and sparse}
-    alike = [name for name, pair in known.items() if is_faster(*pair) is None]
+    known = {one.name: (one.latency_dense, one.latency) for one in timed if one.latency_dense and one.latency}
+    sparse = {one.name for one in timed if one.sparse_runtime}
+    alike = [name for name, pair in known.items() if name not in sparse and is_faster(*pair) is None]
     if len(alike) < 2:
         alike = []
-    verdicts = [f"{name}: {latency_verdict(*pair)}" for name, pair in known.items() if name not in alike]
+    verdicts = [
+        f"{name}: {latency_verdict(*pair, name in sparse)}" for name, pair in known.items() if name not in alike
+    ]
     return [f"{listed(alike)}: {NO_FASTER}", *verdicts] if alike else verdicts
 
 

@@ -22,9 +22,12 @@ from ..analysis.ntk import MEMORY, Spectrum, spectrum
 from ..analysis.summary import Summary
 from ..analysis.tangent import NormStatistics
 from ..core.batches import Batch
+from ..core.errors import UnsupportedModelError
 from ..core.forward import call, undisturbed
 from ..core.mask import Mask
 from ..core.reinitialize import fresh_other_parameters
+from ..runtime.fast import FastModel, fast
+from ..runtime.kernels import RuntimeUnavailableError
 from ..tickets.ticket import Ticket
 from ..tickets.ticket_file import PACKED
 from .cache import ReportCache, digest_of, weights_digest
@@ -56,6 +59,7 @@ class MeasureOptions:
     norm: NormStatistics = "batch"
     memory: int = MEMORY
     skip: frozenset[str] = frozenset()  # "spectrum", "latency"
+    runtime: str = "auto"  # for latency: "dense", "sparse", or "auto", sparse where that is possible
     progress: bool = True
 
 
@@ -80,6 +84,7 @@ class Measured:
     bytes: Mapping[str, int]  # "dense", and "packed" for a pruned network
     latency: Latency | None
     latency_dense: Latency | None  # of the same architecture without zeros
+    sparse_runtime: bool  # True if `latency` is that of the sparse runtime
     machine: str
     spectra: Spectra
 
@@ -92,7 +97,7 @@ def measure(networks: Sequence[Network], cache: ReportCache, options: MeasureOpt
     found = []
     with tqdm(total=len(networks), desc="report", unit="network", disable=not options.progress) as bar:
         bar.set_postfix_str("latency", refresh=True)
-        times = {} if "latency" in options.skip else _latencies(networks, cache)
+        times = {} if "latency" in options.skip else _latencies(networks, cache, options.runtime)
         for network in networks:
             bar.set_postfix_str(network.name, refresh=True)
             found.append(_measure(network, cache, options, times.get(network.name)))
@@ -101,7 +106,7 @@ def measure(networks: Sequence[Network], cache: ReportCache, options: MeasureOpt
 
 
 def _measure(
-    network: Network, cache: ReportCache, options: MeasureOptions, times: tuple[Latency, Latency] | None
+    network: Network, cache: ReportCache, options: MeasureOptions, times: tuple[Latency, Latency, bool] | None
 ) -> Measured:
     model, mask, size = network.model, network.bits, network.input_size
     pruned = network.mask is not None
@@ -114,6 +119,7 @@ def _measure(
         cache.get("bytes", {**key, "header": dict(network.header)}, lambda: _bytes(network)),
         times[0] if times else None,
         times[1] if times and pruned else None,
+        bool(times and pruned and times[2]),
         machine(next(model.parameters()).device),
         Spectra() if "spectrum" in options.skip else _spectra(network, cache, options, key),
     )
@@ -210,26 +216,31 @@ def _bytes(network: Network) -> dict[str, int]:
         return sizes | {"packed": (Path(folder) / PACKED).stat().st_size}
 
 
-def _latencies(networks: Sequence[Network], cache: ReportCache) -> dict[str, tuple[Latency, Latency]]:
-    """{name: latency for one image, and that of the same architecture without zeros}.
+def _latencies(
+    networks: Sequence[Network], cache: ReportCache, runtime: str
+) -> dict[str, tuple[Latency, Latency, bool]]:
+    """{name: latency for one image, that of the same architecture without zeros, whether the first ran sparse}.
 
     Comparable networks run in turns, in one go: times taken minutes apart on a busy machine do not compare.
     """
-    found: dict[str, tuple[Latency, Latency]] = {}
+    found: dict[str, tuple[Latency, Latency, bool]] = {}
     groups: dict[str, list[Network]] = {}
     for network in networks:
         groups.setdefault(network.comparable_key, []).append(network)
     for group in groups.values():
         where = machine(next(group[0].model.parameters()).device)
         key = {one.name: [weights_digest(one.model), one.bits.digest()] for one in group}
-        times = cache.get("latency", {"networks": key, "machine": where}, partial(_time_in_turns, group))
-        latencies = {name: Latency(**each) for name, each in times.items()}
-        found |= {one.name: (latencies[one.name], latencies[_WITHOUT_ZEROS]) for one in group}
+        key = {"networks": key, "machine": where, "runtime": runtime}
+        times = cache.get("latency", key, partial(_time_in_turns, group, runtime))
+        latencies = {name: Latency(**each) for name, each in times["latencies"].items()}
+        full = latencies[_WITHOUT_ZEROS]
+        found |= {one.name: (latencies[one.name], full, one.name in times["sparse"]) for one in group}
     return found
 
 
-def _time_in_turns(group: Sequence[Network]) -> dict[str, Any]:
+def _time_in_turns(group: Sequence[Network], runtime: str) -> dict[str, Any]:
     models = {one.name: one.bits.apply_(copy.deepcopy(one.model)) for one in group}
+    models |= {one.name: _fast(models[one.name], one, runtime) for one in group if one.mask is not None}
     models[_WITHOUT_ZEROS] = full = copy.deepcopy(group[0].model)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -237,4 +248,17 @@ def _time_in_turns(group: Sequence[Network]) -> dict[str, Any]:
             w.copy_(torch.randn(w.shape, generator=generator).to(w) * 0.05)
     first = next(full.parameters())
     x = torch.ones(1, *group[0].input_size, device=first.device, dtype=first.dtype)
-    return {name: asdict(found) for name, found in latency(models, x).items()}
+    latencies = {name: asdict(found) for name, found in latency(models, x).items()}
+    return {"latencies": latencies, "sparse": [name for name, model in models.items() if isinstance(model, FastModel)]}
+
+
+def _fast(model: nn.Module, network: Network, runtime: str) -> nn.Module:
+    """The model in the sparse runtime; with "auto", the model itself where that is not possible."""
+    if runtime == "dense":
+        return model
+    try:
+        return fast(model.eval(), input_size=network.input_size, progress=False)
+    except (RuntimeUnavailableError, UnsupportedModelError):
+        if runtime == "sparse":
+            raise
+        return model

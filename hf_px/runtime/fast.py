@@ -56,6 +56,15 @@ class FastModel(nn.Module):
         self._compiling = threading.Lock()
         super().train(False)
 
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the pruned model, such as config or pretrained_cfg, are found here too."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+            return getattr(self._models[0], name)
+
     # Compiling
 
     def compile_for(self, size: Size) -> Program:

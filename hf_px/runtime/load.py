@@ -34,7 +34,9 @@ def from_pretrained(
     if runtime == "sparse" and num_classes is None:
         from .packed import load_packed  # here: loading a dense model does not need it
 
-        return load_packed(repo_or_dir, revision=revision, **download)
+        found = load_packed(repo_or_dir, revision=revision, **download)
+        assert found is not None  # None is for `only_compiled`
+        return found
     model = Ticket.from_pretrained(repo_or_dir, revision=revision, **download).to_model(num_classes=num_classes)
     if runtime == "dense":
         return model

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.forward import input_shape
 from ..models import architecture
 from ..models.remote import Source
 from ..tickets.directory import read_ticket
@@ -20,15 +21,23 @@ from ..tickets.ticket_file import Contents
 from ..tickets.to_model import naming_file
 from .fast import FastModel, compile_default, fast
 from .kernels import runner
+from .plan_file import plan_folder, plan_path
 from .weights import SparseWeight
 
 
-def load_packed(repo_or_dir: str | os.PathLike[str], *, progress: bool = True, **download: Any) -> FastModel:
-    """The sparse model of a ticket; from a dense file or a base model it is made by way of the dense one."""
+def load_packed(
+    repo_or_dir: str | os.PathLike[str], *, progress: bool = True, only_compiled: bool = False, **download: Any
+) -> FastModel | None:
+    """The sparse model of a ticket; from a dense file or a base model it is made by way of the dense one.
+
+    With `only_compiled`, None if its plan is not on disk yet.
+    """
     runner()  # says what to install
     source = Source.of(repo_or_dir, **download)
     contents = read_ticket(source, SparseWeight.from_packed)
     if contents.weights != "packed" or contents.tied or "custom" in contents.model:
+        if only_compiled:
+            return None
         del contents
         return fast(Ticket.from_pretrained(repo_or_dir, **download).to_model().float(), progress=progress)
     with naming_file(contents):
@@ -41,6 +50,9 @@ def load_packed(repo_or_dir: str | os.PathLike[str], *, progress: bool = True, *
         found, weights = weights or _sparse_part(read_ticket(source, SparseWeight.from_packed)), {}
         return found
 
+    size = input_shape(model)
+    if only_compiled and (size is None or not plan_path(plan_folder(), contents.model, weights, size).is_file()):
+        return None
     found = FastModel(model, read, record=contents.model, progress=progress)
     del contents
     return compile_default(found, model)

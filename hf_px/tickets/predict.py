@@ -193,7 +193,7 @@ def background_legend(names: Sequence[str] | None) -> dict[str, tuple[int, int, 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
     """f(x) of one image, without the batch dimension; the model's mode is restored."""
-    like = next(model.parameters())
+    like = next(model.parameters(), torch.empty(0))  # the sparse runtime has none: float32 on the CPU
     try:
         with torch.no_grad(), undisturbed(model):
             logits = output_tensor(model(x[None].to(like.device, like.dtype)))[0].float().cpu()
