@@ -13,6 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 		recipes/prune_finetune.py --overwrite
 	$(BIN)/hf-px verify out/resnet20-digits-px-path-0.982-s0
+	$(BIN)/hf-px bench out/resnet20-digits-px-path-0.982-s0
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from ..core.options import whole_number
@@ -43,6 +44,9 @@ def add_to(commands: Any) -> None:
         "--seconds", type=whole_number(1), default=3, metavar="S", help="time for each runtime (default: 3)"
     )
     command.add_argument("--plan", action="store_true", help="show the time of each layer of the sparse model")
+    command.add_argument(
+        "--save", action="store_true", help="write speed.json into the ticket's directory, and its figures on the card"
+    )
     command.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
@@ -52,8 +56,12 @@ def bench_command(args: argparse.Namespace) -> None:
     from ..data import data_config
     from ..runtime.bench import bench
     from ..runtime.packed import load_packed
+    from ..tickets.card import SPEED
+    from ..tickets.directory import layout_of
     from ..tickets.ticket import Ticket
 
+    if args.save and not Path(args.ticket).is_dir():
+        raise ValueError(f"--save writes into a directory, and {args.ticket} is none; bench a local copy")
     torch.set_num_threads(args.threads)
     model = Ticket.from_pretrained(args.ticket, revision=args.revision).to_model().float()
     channels, height, width = data_config(model)["input_size"]
@@ -64,6 +72,10 @@ def bench_command(args: argparse.Namespace) -> None:
     assert fast is not None  # None is for `only_compiled`
     x = torch.randn(args.batch, channels, height, width, generator=torch.Generator().manual_seed(0))
     found = bench(model, fast, x, seconds=args.seconds)
+    if args.save:
+        ticket = Ticket.from_pretrained(args.ticket)
+        data = (json.dumps(found.speed(ticket.mask), indent=1) + "\n").encode()
+        ticket.save_pretrained(args.ticket, layout=layout_of(Path(args.ticket)), files={SPEED: data})
     plan = fast.plan((channels, height, width)) if args.plan else None
     if args.json:
         rows = [row._asdict() for row in plan.rows] if plan else None

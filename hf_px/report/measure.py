@@ -230,8 +230,8 @@ def _latencies(
     for group in groups.values():
         where = machine(next(group[0].model.parameters()).device)
         key = {one.name: [weights_digest(one.model), one.bits.digest()] for one in group}
-        key = {"networks": key, "machine": where, "runtime": runtime}
-        times = cache.get("latency", key, partial(_time_in_turns, group, runtime))
+        full_key = {"networks": key, "machine": where, "runtime": runtime}
+        times = cache.get("latency", full_key, partial(_time_in_turns, group, runtime))
         latencies = {name: Latency(**each) for name, each in times["latencies"].items()}
         full = latencies[_WITHOUT_ZEROS]
         found |= {one.name: (latencies[one.name], full, one.name in times["sparse"]) for one in group}

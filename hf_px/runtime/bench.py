@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..analysis.latency import Latency, latency, machine
+from ..core.errors import UnsupportedModelError
 from ..core.forward import output_tensor
+from ..core.mask import Mask
 from .engines import other_engines
-from .fast import FastModel
+from .fast import FastModel, fast
+from .kernels import RuntimeUnavailableError
 
 DENSE, SPARSE = "torch, dense", "hf_px, sparse"
 
@@ -36,13 +39,33 @@ class Bench:
     def row(self, runtime: str) -> BenchRow:
         return next(row for row in self.rows if row.runtime == runtime)
 
+    def speed(self, mask: Mask) -> dict[str, Any]:
+        """The contents of speed.json, which the card shows; `digest` says which ticket it is of."""
+        dense, sparse = (1e3 * self.row(name).latency.median for name in (DENSE, SPARSE))
+        record = {"digest": mask.digest(), "image_size": list(self.image_size), "machine": self.machine}
+        return record | {"dense_ms": dense, "sparse_ms": sparse}
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def bench(model: nn.Module, fast: FastModel, x: Tensor, *, others: bool = True, seconds: float = 2.0) -> Bench:
+def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[str, Any] | None:
+    """The contents of speed.json: one image on one thread, dense and sparse. None if the model cannot run sparse."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        sparse = fast(model.eval(), input_size=tuple(size), progress=False)
+        found = bench(model, sparse, torch.zeros(1, *size), others=False, seconds=0.5)
+    except (RuntimeUnavailableError, UnsupportedModelError):
+        return None
+    finally:
+        torch.set_num_threads(threads)
+    return found.speed(mask)
+
+
+def bench(model: nn.Module, sparse: FastModel, x: Tensor, *, others: bool = True, seconds: float = 2.0) -> Bench:
     """Time the dense model, the sparse one, and with `others` those of other runtimes, on the batch `x`."""
-    models: dict[str, nn.Module] = {DENSE: model, SPARSE: fast}
+    models: dict[str, nn.Module] = {DENSE: model, SPARSE: sparse}
     if others:
         models |= {f"{name}, dense": engine for name, engine in other_engines(model, x).items()}
     with torch.inference_mode():
@@ -57,7 +80,7 @@ def bench(model: nn.Module, fast: FastModel, x: Tensor, *, others: bool = True, 
             len(x) / times[name].median,
             times[DENSE].median / times[name].median,
             float((outputs[name] - outputs[DENSE]).abs().max()) / scale,
-            fast.nbytes if name == SPARSE else dense_bytes,
+            sparse.nbytes if name == SPARSE else dense_bytes,
         )
         for name in models
     ]

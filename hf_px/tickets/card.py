@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from importlib import resources
@@ -24,6 +25,7 @@ from .ticket_file import DENSE, PACKED, Contents
 CARD = "README.md"
 CHART = "density.svg"
 PREDICTIONS = "predictions.png"  # written by a recipe; the card shows it if it exists
+SPEED = "speed.json"  # written by hf-px bench and by recipes; the card shows it if it is of this mask
 GENERATED = "<!-- written by hf_px; remove this line to keep your own changes when the ticket is saved again -->"
 _MOST_CLASSES = 300  # rows of a table; an untrusted ticket may list any number
 
@@ -36,8 +38,22 @@ def card_files(
     path = directory / CARD
     if not path.is_file() or is_generated(path):
         predictions = (directory / PREDICTIONS).is_file()
-        files[CARD] = card_text(contents, layout, sizes, repo, predictions).encode()
+        speed = read_speed(directory / SPEED, contents.mask)
+        files[CARD] = card_text(contents, layout, sizes, repo, predictions, speed).encode()
     return files
+
+
+def read_speed(path: Path, mask: Mask) -> dict[str, Any] | None:
+    """Milliseconds of one image, dense and sparse; None if the file is missing, damaged, or of another mask."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        times = {key: float(found[key]) for key in ("dense_ms", "sparse_ms")}
+        if found["digest"] != mask.digest() or not all(0 < ms < math.inf for ms in times.values()):
+            return None
+        size = "x".join(str(int(side)) for side in found["image_size"])
+        return times | {"machine": _table_cell(str(found["machine"])), "image_size": size}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def density_chart(mask: Mask) -> str:
@@ -60,7 +76,14 @@ def is_generated(path: Path) -> bool:
     return GENERATED in path.read_text(encoding="utf-8", errors="replace")
 
 
-def card_text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: str | None, predictions: bool) -> str:
+def card_text(
+    contents: Contents,
+    layout: str,
+    sizes: Mapping[str, int],
+    repo: str | None,
+    predictions: bool,
+    speed: Mapping[str, Any] | None = None,
+) -> str:
     """The card of a ticket whose files have these sizes; `repo` is its Hub id, if known."""
     ticket, mask = contents.ticket, contents.model_mask()
     library = _library(contents.model)
@@ -76,6 +99,7 @@ def card_text(contents: Contents, layout: str, sizes: Mapping[str, int], repo: s
         repo=repo or "REPO",
         chart=CHART,
         predictions=PREDICTIONS if predictions else None,
+        speed=speed,
         ticket=ticket,
         library=library,
         auto_class=classes[0] if library == "transformers" else "AutoModelForImageClassification",

@@ -120,6 +120,18 @@ def _staged_path(directory: Path, name: str) -> Path:
     return directory / f".{name}.{os.getpid()}.hf_px-new"
 
 
+def layout_of(directory: Path) -> Layout:
+    """The layout of the ticket in a directory."""
+    files = [directory / name for name in (PACKED, DENSE) if (directory / name).is_file()]
+    if len(files) == 2:
+        return "both"
+    weights = (read_header(files[0]) or {}).get("weights") if files else None
+    layouts: dict[Any, Layout] = {"packed": "packed", "dense": "dense", "base": "mask-only"}
+    if weights not in layouts:
+        raise TicketError(f"{directory}: holds no ticket")
+    return layouts[weights]
+
+
 def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     """config.json: the model's record, with marks for other libraries.
 

@@ -176,6 +176,7 @@ class OutputOptions:
     layout: Layout = option(
         "both", "files of the ticket, see hf_px/tickets/README.md", choices=("both", "packed", "dense", "mask-only")
     )
+    bench: bool = option(True, "time the ticket on this machine's CPU, dense and sparse, for the card: some seconds")
     report_to: list[str] = option([], "trackers of accelerate: tensorboard, trackio, wandb, …")
     push_to_hub: str | None = option(None, "owner/name: publish the ticket there", type=str)
     private: bool = option(False, "make that repo private")

@@ -31,6 +31,7 @@ from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
 from ..pruning import prune_with
+from ..runtime.bench import measure_speed
 from ..tickets.mask_file import load_mask, save_mask
 from ..tickets.predict import gallery
 from .command_line import RecipeName
@@ -48,7 +49,7 @@ from .trackers import check_trackers, start_trackers
 # these options do not change the results
 _NO_EFFECT = {
     "output_dir", "resume", "overwrite", "checkpoint_steps", "keep_checkpoints", "report_to", "push_to_hub", "private",
-    "num_workers",
+    "num_workers", "bench",
 }  # fmt: skip
 # these change the ticket, not its dense twin
 _TICKET_ONLY = {
@@ -357,6 +358,8 @@ class Experiment:
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
+            if self.output.bench:
+                results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
             results["bytes"] = save_ticket(
                 self.directory, model, mask, results, self.images, self.output.layout, self._gallery(model)
             )
@@ -384,7 +387,6 @@ class Experiment:
         self.accelerator.end_training()
 
     def print(self, text: str) -> None:
-        """On the main process only."""
         if self.accelerator.is_main_process:
             print(text, flush=True)
 

@@ -20,12 +20,12 @@ from ..core.mask import Mask
 from ..core.shareable import shareable, shareable_command
 from ..models.image_config import PROCESSOR, processor_config
 from ..models.remote import hub_errors
-from ..tickets.card import PREDICTIONS
+from ..tickets.card import PREDICTIONS, SPEED
 from ..tickets.directory import Layout
 from ..tickets.ticket import Ticket
 from .run_directory import RESULTS, results_bytes
 
-_BESIDE = (RESULTS, PROCESSOR, PREDICTIONS)
+_BESIDE = (RESULTS, PROCESSOR, PREDICTIONS, SPEED)
 # already on the card, or without effect on the ticket
 _NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device", "deterministic", "compile"}
 
@@ -44,6 +44,9 @@ def save_ticket(
         (directory / PREDICTIONS).unlink(missing_ok=True)
     else:
         write_atomic(directory / PREDICTIONS, predictions)
+    (directory / SPEED).unlink(missing_ok=True)
+    if results.get("speed"):
+        write_atomic(directory / SPEED, (json.dumps(results["speed"], indent=1) + "\n").encode())
     base, revision = results["model"]["base"], results["model"]["revision"]
     on_hub = base is not None and base.count("/") == 1  # else the address of a file, which is one of the settings
     Ticket(

@@ -198,9 +198,16 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None)
             size = f"{stored[name]:,}" if name in stored else ""
             rows.append([title, *(f"{found[name][metric]:.2%}" for metric in metrics), f"{weights[name]:,}", size])
     method = results["settings"].get("scorer", results["written_by"])
+    speed = ""
+    if times := results.get("speed"):
+        ratio = times["dense_ms"] / times["sparse_ms"]
+        speed = (
+            f"one image on one thread: dense {times['dense_ms']:.3g} ms, ticket {times['sparse_ms']:.3g} ms, "
+            f"{ratio:.2g} times as fast\n\n"
+        )
     return (
         f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
-        f"sparsity {mask['sparsity']:.2%} by {method}\n\n{text_table(rows)}\n\n"
+        f"sparsity {mask['sparsity']:.2%} by {method}\n\n{text_table(rows)}\n\n{speed}"
         f"wrote {directory}: the ticket, its card (README.md) and {RESULTS}; load it with\n"
         f'    import hf_px; model = hf_px.from_pretrained("{repo or directory}")'
     )

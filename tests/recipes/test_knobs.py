@@ -31,7 +31,7 @@ from hf_px.training.config import DataOptions, ModelOptions, OutputOptions, Trai
 from hf_px.training.loop import TrainingLoop
 from hf_px.training.tasks import Task
 
-recipe: Any = sys.modules[main.__module__]
+recipe: Any = sys.modules["prune_finetune"]
 
 
 @pytest.fixture(scope="module")

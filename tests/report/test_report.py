@@ -381,19 +381,21 @@ def test_networks_of_one_architecture_that_do_not_compare_are_told_apart(ticket:
     assert "with different layers or image sizes do not compare" in " ".join(record["sections"][-1]["words"])
 
 
-def test_latency_is_measured_beside_the_same_network_without_zeros(ticket: Path, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("runtime", ["dense", "sparse"])
+def test_latency_is_measured_beside_the_same_network_without_zeros(
+    ticket: Path, tmp_path: Path, monkeypatch, runtime: str
+) -> None:
     monkeypatch.setattr(measure, "latency", partial(measure.latency, seconds=0.2))
-    run(ticket, "--skip", "spectrum", "--quiet", "--output", tmp_path / "report")
+    run(ticket, "--skip", "spectrum", "--runtime", runtime, "--quiet", "--output", tmp_path / "report")
     (row,) = table(tmp_path / "report", "cost")
     for low, middle, high in (
         ("ms, lower quartile", "ms", "ms, upper quartile"),
         ("without zeros, lower quartile", "ms without zeros", "without zeros, upper quartile"),
     ):
         assert 0 < float(row[low]) <= float(row[middle]) <= float(row[high])
-    assert (
-        "unstructured zeros do not" in (tmp_path / "report/index.html").read_text()
-        or "faster here" in (tmp_path / "report/index.html").read_text()
-    )
+    page = (tmp_path / "report/index.html").read_text()
+    assert ("times as fast, in the sparse runtime of hf_px" in page) == (runtime == "sparse")
+    assert runtime == "sparse" or "unstructured zeros do not" in page or "faster here" in page
 
 
 def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, capsys, monkeypatch) -> None:

@@ -26,7 +26,21 @@ from support.places import REPO
 RECIPE = REPO / "recipes" / "prune_finetune.py"
 sys.path.insert(0, str(RECIPE.parent))  # as it is for a script that lies there
 
-from prune_finetune import main  # noqa: E402, F401  for what ends before a process of its own is worth it
+import prune_finetune  # noqa: E402
+
+
+def main(argv: list[str]) -> None:
+    """The recipe in this process, for what ends before a process of its own is worth it."""
+    prune_finetune.main(without_bench(argv))
+
+
+def without_bench(words: Iterable[Any], recipe: Path = RECIPE) -> list[str]:
+    """The flags of a recipe, and not to time the ticket, unless they say so."""
+    flags = [str(word) for word in words]
+    if "--bench" in flags or recipe.name not in ("prune_finetune.py", "imp.py", "sweep.py", "ablate.py"):
+        return flags
+    behind = [] if recipe.name in ("prune_finetune.py", "imp.py") or "--" in flags else ["--"]
+    return [*flags, *behind, "--bench", "false"]
 
 
 @contextmanager
@@ -90,7 +104,7 @@ def small_pairs(folder: Path, train: int = 16, test: int = 5) -> Path:
 
 def command(*flags: Any, processes: int = 0, recipe: Path = RECIPE) -> list[str]:
     """python recipe, or `accelerate launch` where a number of processes is given."""
-    words = [sys.executable, str(recipe), *map(str, flags)]
+    words = [sys.executable, str(recipe), *without_bench(flags, recipe)]
     if processes:
         launch = ["-m", "accelerate.commands.launch", "--num_processes", str(processes)]
         if processes > 1:  # `--cpu --num_processes 2` would start a single process without a word
@@ -248,7 +262,7 @@ class Server:
         together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         together |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
         environments = [each | together | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]
-        words = [str(recipe), str(cwd), [str(flag) for flag in flags], environments if processes > 1 else [each]]
+        words = [str(recipe), str(cwd), without_bench(flags, recipe), environments if processes > 1 else [each]]
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps(words) + "\n")
         self._server.stdin.flush()
@@ -285,7 +299,7 @@ def run_here(recipe: ModuleType, cwd: Path, *words: str) -> int:
         patch.chdir(cwd)
         for name, value in environment(cwd).items():
             patch.setenv(name, value)
-        patch.setattr(sys, "argv", [str(recipe.__file__), *words])
+        patch.setattr(sys, "argv", [str(recipe.__file__), *without_bench(words, Path(str(recipe.__file__)))])
         return recipe.main()
 
 
@@ -304,7 +318,7 @@ def results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text())
 
 
-def outcome(folder: Path, leave_out: Iterable[str] = ("seconds",)) -> dict[str, Any]:
+def outcome(folder: Path, leave_out: Iterable[str] = ("seconds", "speed")) -> dict[str, Any]:
     """All that a run leaves, to be compared with another's: results, and the bytes of every other file."""
     found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     found["results.json"] = {key: value for key, value in results(folder).items() if key not in leave_out}
