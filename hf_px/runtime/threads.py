@@ -62,10 +62,13 @@ class Shared:
 
     def __enter__(self) -> Shared | None:
         """None if another call shares its steps now."""
-        return self if _sharing.acquire(blocking=False) else None
+        self._lock = _sharing  # a fork makes another one
+        self._acquired = self._lock.acquire(blocking=False)
+        return self if self._acquired else None
 
     def __exit__(self, *error: object) -> None:
-        _sharing.release()
+        if self._acquired:
+            self._lock.release()
 
     def __call__(self, first: int, count: int, arena: int) -> None:
         counter, run = np.zeros(1, np.int64), runner()
