@@ -26,6 +26,7 @@ if hasattr(os, "register_at_fork"):
     def _after_fork() -> None:
         global _lock, _sharing
         _lock, _sharing = threading.Lock(), threading.Lock()  # another thread of the parent may have held them
+        torch.set_num_threads(1)  # a fork has none of torch's own threads either, and torch would wait for them forever
 
     os.register_at_fork(after_in_child=_after_fork)
 
