@@ -40,6 +40,8 @@ class Geometry:
         kinds = {name in self.images for name in values}
         if not all(name in self.shapes for name in values) or len(kinds) != 1:
             return False
+        if kinds == {True} and not all(len(self.shapes[name]) == 4 and self.shapes[name][0] == 1 for name in values):
+            return False  # an image without its batch dimension, or cut into several
         return isinstance(op, TorchOp) or kinds == {isinstance(op, Pool) or op.stride is not None}
 
     def size(self, name: str) -> Size:

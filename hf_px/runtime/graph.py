@@ -92,6 +92,9 @@ class TorchOp:
 
     @property
     def elementwise(self) -> bool:
+        """True for f(x) with f(0) = 0. Hardtanh may be between other bounds."""
+        if self.target == "aten.hardtanh.default" and len(self.args) == 3:
+            return self.args[1] <= 0 <= self.args[2]
         return self.target.removeprefix("aten.") in ELEMENTWISE
 
     def function(self) -> Any:
@@ -167,6 +170,7 @@ class _Reader:
         self.ops: list[Op] = []
         self.by_out: dict[str, Op] = {}
         self.alias: dict[str, str] = {}
+        self.shared: set[str] = set()  # nodes that stand for a value which others read too
         self.shapes: dict[str, Shape] = {}
         self.nonnegative: set[str] = set()
 
@@ -182,15 +186,26 @@ class _Reader:
             if node.op == "call_function":
                 self.add(node)
             elif node.op == "output":
-                outputs = [self.alias.get(out.name, out.name) for out in node.args[0] if out is not None]
+                outputs = self.outputs(node.args[0])
         return Graph(
             self.ops, list(signature.user_inputs), outputs, self.shapes, tensors, constants,
             self.program.call_spec.out_spec,
         )  # fmt: skip
 
+    def outputs(self, values: Any) -> list[str]:
+        signature = self.program.graph_signature
+        for name in [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
+            raise UnsupportedModelError(f"the model changes {name} when it is called; the sparse runtime cannot")
+        for value in values:
+            if not isinstance(value, torch.fx.Node):
+                raise UnsupportedModelError(f"the model returns {value} beside tensors; the sparse runtime cannot")
+        return [self.name(value) for value in values]
+
     def add(self, node: Any) -> None:
         if node.target in _IDENTITIES or (node.target is aten.dropout.default and not node.args[2]):
             self.alias[node.name] = self.name(node.args[0])
+            if len(node.args[0].users) > 1 or node.args[0].name in self.shared:
+                self.shared.add(node.name)
         elif not self.fuse(node):
             self.append(self.convolution(node) or self.linear(node) or self.pool(node) or self.torch_op(node))
 
@@ -296,7 +311,7 @@ class _Reader:
     def layer_of(self, node: Any) -> Layer | None:
         """The layer that makes this value, if this is its only use."""
         op = self.by_out.get(self.name(node)) if isinstance(node, torch.fx.Node) else None
-        single = isinstance(node, torch.fx.Node) and len(node.users) == 1
+        single = isinstance(node, torch.fx.Node) and len(node.users) == 1 and node.name not in self.shared
         return op if isinstance(op, Layer) and single else None
 
     def rename(self, layer: Layer, node: Any) -> bool:

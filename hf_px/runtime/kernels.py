@@ -237,10 +237,12 @@ def _product(j: int, maximum: bool) -> str:
     """a_j ← a_j + w · x_j, or max(a_j, x_j)."""
     v = _VECTOR
     load = f"  %x_p{j} = getelementptr float, ptr %x_o, i64 {LANES * j}\n  %x{j} = load {v}, ptr %x_p{j}, align 4\n"
-    if maximum:  # a comparison with nan is false, so that nan in x stays
+    if maximum:  # x if it is greater or nan; a comparison with nan is false, so that nan in a stays
         return load + (
-            f"  %less{j} = fcmp ult {v} %a{j}, %x{j}\n"
-            f"  %a{j}_next = select <{LANES} x i1> %less{j}, {v} %x{j}, {v} %a{j}"
+            f"  %greater{j} = fcmp ogt {v} %x{j}, %a{j}\n"
+            f"  %nan{j} = fcmp uno {v} %x{j}, %x{j}\n"
+            f"  %take{j} = or <{LANES} x i1> %greater{j}, %nan{j}\n"
+            f"  %a{j}_next = select <{LANES} x i1> %take{j}, {v} %x{j}, {v} %a{j}"
         )
     return load + f"  %a{j}_next = call {v} @llvm.fma.v{LANES}f32({v} %w, {v} %x{j}, {v} %a{j})"
 

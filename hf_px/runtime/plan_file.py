@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .. import __version__
@@ -56,7 +57,8 @@ def save_plan(path: Path, graph: Graph, choices: Mapping[str, int]) -> None:
             "out_spec": pytree.treespec_dumps(graph.out_spec),
             "choices": dict(choices),
         }
-        data = save({name: t.contiguous() for name, t in graph.constants.items()}, {"plan": json.dumps(plan)})
+        text, constants = json.dumps(plan), {name: t.contiguous() for name, t in graph.constants.items()}
+        data = save(constants, {"plan": text, "sha256": _digest(text, constants)})
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, data)
     except (TypeError, ValueError, NotImplementedError, OSError):
@@ -67,8 +69,11 @@ def load_plan(path: Path) -> tuple[Graph, dict[str, int]] | None:
     """The graph and the choices; None if there is no plan, or none that can be read."""
     try:
         with safe_open(path, framework="pt") as file:
-            plan = json.loads(file.metadata()["plan"])
+            metadata = file.metadata()
             constants = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it has no iterator
+        if metadata["sha256"] != _digest(metadata["plan"], constants):
+            raise ValueError(f"{path} is damaged")
+        plan = json.loads(metadata["plan"])
         graph = Graph(
             [_op(dict(op)) for op in plan["ops"]],
             plan["inputs"],
@@ -81,6 +86,14 @@ def load_plan(path: Path) -> tuple[Graph, dict[str, int]] | None:
         return graph, {name: int(vectors) for name, vectors in plan["choices"].items()}
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def _digest(plan: str, constants: Mapping[str, Tensor]) -> str:
+    sha = hashlib.sha256(plan.encode())
+    for name, tensor in sorted(constants.items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def plan_folder() -> Path:

@@ -140,7 +140,7 @@ class Program:
         if name in values:
             return values[name]
         if name in self._buffers:
-            return self._read(name, arena).clone()
+            return self._read(name, arena)
         return self._tensors[name]
 
     # Compiling
@@ -297,7 +297,8 @@ class Program:
     def _read(self, name: str, arena: Tensor) -> Tensor:
         buffer = self._buffers[name]
         found = buffer.images(arena) if name in self.geometry.images else buffer.tokens(arena)
-        return found.contiguous().view(self.graph.shapes[name])
+        # always a copy: torch may return or keep views of it, and the buffer is used again
+        return found.clone(memory_format=torch.contiguous_format).view(self.graph.shapes[name])
 
     def _allocate(self, layout: Layout, channels: int) -> Buffer:
         fitting = [buffer for buffer in self._free.get(layout, []) if buffer.channels >= channels]

@@ -26,6 +26,7 @@ if hasattr(os, "register_at_fork"):
     def _after_fork() -> None:
         global _lock, _sharing
         _lock, _sharing = threading.Lock(), threading.Lock()  # another thread of the parent may have held them
+        torch.set_num_threads(1)  # a fork has none of torch's own threads either, and torch would wait for them forever
 
     os.register_at_fork(after_in_child=_after_fork)
 
@@ -62,10 +63,13 @@ class Shared:
 
     def __enter__(self) -> Shared | None:
         """None if another call shares its steps now."""
-        return self if _sharing.acquire(blocking=False) else None
+        self._lock = _sharing  # a fork makes another one
+        self._acquired = self._lock.acquire(blocking=False)
+        return self if self._acquired else None
 
     def __exit__(self, *error: object) -> None:
-        _sharing.release()
+        if self._acquired:
+            self._lock.release()
 
     def __call__(self, first: int, count: int, arena: int) -> None:
         counter, run = np.zeros(1, np.int64), runner()
