@@ -7,6 +7,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class FastModel(nn.Module):
         with self._compiling:
             if size not in self._programs:
                 weights = self._weights()
-                path = plan_path(plan_folder(), self._record, weights, size) if self._record is not None else None
+                path = self.plan_path(size, weights)
                 plan = load_plan(path) if path else None
                 graph = plan[0] if plan else self._export(size)
                 tensors, sparse = self._tensors(graph, weights)
@@ -85,6 +86,10 @@ class FastModel(nn.Module):
                 if path and not plan:
                     save_plan(path, graph, choices)
         return self._programs[size]
+
+    def plan_path(self, size: Size, weights: Mapping[str, SparseWeight]) -> Path | None:
+        """Where the plan for images of this size is kept; None if it is not kept."""
+        return None if self._record is None else plan_path(plan_folder(), self._record, weights, size)
 
     def _weights(self) -> Mapping[str, SparseWeight]:
         if self._read_weights is not None:

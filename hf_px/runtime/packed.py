@@ -21,7 +21,6 @@ from ..tickets.ticket_file import Contents
 from ..tickets.to_model import naming_file
 from .fast import FastModel, compile_default, fast
 from .kernels import runner
-from .plan_file import plan_folder, plan_path
 from .weights import SparseWeight
 
 
@@ -50,10 +49,12 @@ def load_packed(
         found, weights = weights or _sparse_part(read_ticket(source, SparseWeight.from_packed)), {}
         return found
 
-    size = input_shape(model)
-    if only_compiled and (size is None or not plan_path(plan_folder(), contents.model, weights, size).is_file()):
-        return None
     found = FastModel(model, read, record=contents.model, progress=progress)
+    if only_compiled:
+        size = input_shape(model)
+        path = found.plan_path(size, weights) if size else None
+        if path is None or not path.is_file():
+            return None
     del contents
     return compile_default(found, model)
 

@@ -157,7 +157,7 @@ def test_linear_layers_on_vectors_and_on_tokens(case, turn, in_kernel):
     if residual is not None:
         tensors["c"] = residual
         ops = [TorchOp("r", "aten.mul.Tensor", [Ref("c"), 1.0])]
-    layer = Layer("y", "x", "w", "b" if bias is not None else None, residual=ops and "r" or None, low=low, high=high)
+    layer = Layer("y", "x", "w", "b" if bias is not None else None, residual=(ops and "r") or None, low=low, high=high)
     out = (1, *x.shape[1:-1], len(weight))
     shapes = {"x": (1, *x.shape[1:]), "y": out, "r": out}
     program = program_of_ops([*ops, layer], shapes, tensors, sparse(turn) if in_kernel else dense)
