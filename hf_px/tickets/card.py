@@ -38,7 +38,7 @@ def card_files(
     path = directory / CARD
     if not path.is_file() or is_generated(path):
         predictions = (directory / PREDICTIONS).is_file()
-        speed = read_speed(directory / SPEED, contents.mask)
+        speed = read_speed(directory / SPEED, contents.model_mask())
         files[CARD] = card_text(contents, layout, sizes, repo, predictions, speed).encode()
     return files
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.tickets import own_ticket
 
 import hf_px
@@ -68,3 +69,20 @@ def test_wrong_input(
     except SystemExit as error:
         code = int(error.code or 0)
     assert code == 2 and message in capsys.readouterr().err
+
+
+def test_predict_runs_sparse_and_says_the_same(
+    ticket: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    Image.new("RGB", (40, 40), (200, 30, 90)).save(tmp_path / "photo.png")
+    found = {}
+    for runtime in ("dense", "auto", "sparse", "auto again"):
+        words = ["predict", str(ticket), str(tmp_path / "photo.png"), "--json", "--runtime", runtime.split()[0]]
+        assert main(words) == 0
+        found[runtime] = json.loads(capsys.readouterr().out)["classes"]
+        plans = list((tmp_path / "cache" / "plans").glob("*"))
+        assert bool(plans) == (runtime in ("sparse", "auto again"))  # auto does not compile
+    for classes in found.values():
+        assert [each["class"] for each in classes] == [each["class"] for each in found["dense"]]
+        for ours, dense in zip(classes, found["dense"]):
+            assert ours["probability"] == pytest.approx(dense["probability"], abs=1e-5)

@@ -582,3 +582,12 @@ def test_help_tells_each_default(capsys: pytest.CaptureFixture[str], monkeypatch
             valued = isinstance(field.default, (int, float, str)) and field.default is not False
             valued &= "(default" not in help
             assert (f" {help} (default: {field.default})" if valued else f" {help}") in recorded, name
+
+
+def test_the_ticket_is_timed_for_its_card(run: Run) -> None:
+    folder = run("timed", "--bench", "true")
+    speed, card = results(folder)["speed"], (folder / "README.md").read_text()
+    assert json.loads((folder / "speed.json").read_text()) == speed and min(speed["sparse_ms"], speed["dense_ms"]) > 0
+    assert f"| dense, in torch | {speed['dense_ms']:.3g} |" in card and "times as fast, measured by" in card
+    other = run("untimed")
+    assert "speed" not in results(other) and "Not measured" in (other / "README.md").read_text()

@@ -119,7 +119,7 @@ def test_threads_share_rows_without_a_gap(case, threads):
 @settings(max_examples=60)
 @given(convolutions())
 def test_all_tile_sizes_give_the_same_bits(case):
-    layer, _, x, _ = case
+    _, _, x, _ = case
     found = [run(fused(*case, sparse(turn)), x) for turn in range(4)]
     assert all(torch.equal(found[0], other) for other in found[1:])
 
