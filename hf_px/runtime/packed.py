@@ -30,7 +30,8 @@ def load_packed(repo_or_dir: str | os.PathLike[str], *, progress: bool = True, *
     contents = read_ticket(source, SparseWeight.from_packed)
     if contents.weights != "packed" or contents.tied or "custom" in contents.model:
         del contents
-        return fast(Ticket.from_pretrained(repo_or_dir, **download).to_model().float(), progress=progress)
+        model = Ticket.from_pretrained(repo_or_dir, **download).to_model()
+        return fast(nn.Module.float(model), progress=progress)  # transformers' float() refuses a ticket's quantizer
     with naming_file(contents):
         model = _skeleton(contents)
     weights = _sparse_part(contents)
