@@ -1,4 +1,4 @@
-"""The sparse runtime on every architecture of recipes/architectures.py: equal to torch, or the one documented refusal."""
+"""The sparse runtime on every architecture of recipes/architectures.py: equal to torch, or a documented refusal."""
 
 from __future__ import annotations
 

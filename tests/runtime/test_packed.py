@@ -1,4 +1,4 @@
-"""from_pretrained(…, runtime="sparse"): every layout, from a folder and from the Hub; small in memory; damaged files."""
+"""from_pretrained(…, runtime="sparse"): every layout, from a folder and the Hub; small in memory; damaged files."""
 
 from __future__ import annotations
 
