@@ -42,4 +42,4 @@ def from_pretrained(
         return model
     from .fast import fast
 
-    return fast(model.float())
+    return fast(nn.Module.float(model))  # transformers' own float() refuses models with a quantizer, as tickets have

@@ -38,7 +38,8 @@ def load_packed(
         if only_compiled:
             return None
         del contents
-        return fast(Ticket.from_pretrained(repo_or_dir, **download).to_model().float(), progress=progress)
+        model = Ticket.from_pretrained(repo_or_dir, **download).to_model()
+        return fast(nn.Module.float(model), progress=progress)  # transformers' float() refuses a ticket's quantizer
     with naming_file(contents):
         model = _skeleton(contents)
     weights = _sparse_part(contents)

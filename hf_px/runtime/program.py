@@ -343,7 +343,8 @@ def _dense_layer(op: Layer, tensors: Mapping[str, Tensor], weights: Mapping[str,
     scale, shift = folded_norm(op, tensors)
     bias = None if shift is None else torch.from_numpy(shift)
     if scale is not None:
-        weight = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
+        by_row = torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
+        weight = weight.mul_(by_row) if op.weight in weights else weight * by_row  # dense() is a copy already
 
     def run(values: Values, arena: Tensor) -> None:
         x = values[op.x]
