@@ -11,8 +11,10 @@
     accelerate launch recipes/imp.py ... --resume
         continue after a crash; the result has the same bits as without one
 
-It trains once per round, and once more. By default each round removes 20 % of what is left. The output directory holds
-the ticket with its card, and results.json with every result and setting, and the metrics after each round.
+It trains once per round, and once more. By default each round removes 20 % of what is left. It always prunes by
+magnitude over all layers: the `scorer` line of a config file is for prune_finetune.py and is passed over. The output
+directory holds the ticket with its card, and results.json with every result and setting, and the metrics after each
+round.
 
 Frankle & Carbin, The Lottery Ticket Hypothesis, ICLR 2019; Frankle et al., Linear Mode Connectivity and the Lottery
 Ticket Hypothesis, ICML 2020; Renda et al., Comparing Rewinding and Fine-tuning, ICLR 2020.
