@@ -183,4 +183,4 @@ def _check_norm(norm: str | None, record: ScorerRecord) -> None:
         raise ValueError(f"`norm` {norm}: {record.name} has no such option; leave it out")
     known = get_args(get_type_hints(record.score).get("norm"))
     if known and norm not in known:
-        raise ValueError(f"`norm` {norm}: {record.name} knows {', '.join(known)}")
+        raise ValueError(f"`norm` {norm} must be one of {', '.join(known)} for {record.name}")

@@ -21,7 +21,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hf_px.core.options import HelpFormatter
+from hf_px.core.options import HelpFormatter, renamed_arguments
 from hf_px.prune_config import DEFAULT_SCORER, PruneConfig
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.sweep import Cell, Sweep
@@ -43,7 +43,8 @@ def main() -> int:
     for method in args.methods:
         check_method(method)
     for sparsity in args.sparsities:
-        PruneConfig(sparsity=sparsity)
+        with renamed_arguments(sparsity="sparsities"):
+            PruneConfig(sparsity=sparsity)
     check_common(args, RESERVED)
     # seeds outermost: the whole figure of the first seed is there soon, and all cells of a seed share a dense twin
     cells = [Cell(m, s, seed) for seed in args.seeds for s in args.sparsities for m in args.methods]

@@ -215,7 +215,7 @@ def test_nan_weights_and_wrong_options_are_refused():
         hf_px.prune(mlp(), "snip", sparsity=0.5, batches=DATA, walks=3)
     with pytest.raises(ValueError, match="`norm` batch: snip has no such option"):
         hf_px.prune(mlp(), "snip", sparsity=0.5, batches=DATA, norm="batch")
-    with pytest.raises(ValueError, match="`norm` eval: px knows batch, flow"):
+    with pytest.raises(ValueError, match="`norm` eval must be one of batch, flow"):
         hf_px.score(mlp(), "px", DATA, norm="eval")
     with pytest.raises(ValueError, match="input_size"):
         hf_px.prune(nn.Sequential(nn.Conv2d(3, 4, 3)), "synflow", sparsity=0.5)

@@ -22,7 +22,7 @@ def add_command(
         allow_abbrev=False,
     )
     command.add_argument("--traceback", action="store_true", help="show the traceback of an error")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
     return command
 
 

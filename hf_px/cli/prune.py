@@ -186,7 +186,7 @@ def _warn_of_silent_classes(model: Any, mask: Mask) -> None:
 
 def _settings(args: argparse.Namespace, config: PruneConfig) -> dict[str, Any]:
     """All flags, with defaults filled in."""
-    left_out = ("run", "demo", "output", "force", "quiet", "traceback")
+    left_out = ("run", "parser", "demo", "output", "force", "quiet", "traceback")
     settings = {name: value for name, value in vars(args).items() if name not in left_out}
     settings |= {name: getattr(config, name) for name in settings if hasattr(config, name)}
     settings |= {name: list(settings[name]) for name in ("keep_dense", "exclude")}

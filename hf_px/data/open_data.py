@@ -76,11 +76,9 @@ def open_data(
     if preset and preset.task != task:
         raise ValueError(f"data {source}: {preset.title} has {HAS[preset.task]}; {NEEDS[task]}")
     if preset and preset.name == "digits":
-        if image_column or label_column or config or revision:
-            raise ValueError(
-                "data digits has no columns, configs or revisions; omit `image_column`, `label_column`, `config` and "
-                "`revision`"
-            )
+        hub = {"image_column": image_column, "label_column": label_column, "config": config, "revision": revision}
+        if given_names := [f"`{name}`" for name, value in hub.items() if value]:
+            raise ValueError(f"data digits has no columns, configs or revisions; omit {' and '.join(given_names)}")
         return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split)
     given = Selection(
         train_split or (preset.train_split if preset else "train"), test_split, image_column, label_column

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..core.head import segments
+from ..core.options import renamed_arguments
 from .labelled_split import Split
 from .model_inputs import check_labels, data_config, num_classes
 from .open_data import Data, open_data
@@ -66,9 +67,11 @@ def load_pruning_set(
         "need_test": False,
     }
     if segments(model):
-        pairs = open_data(source, **options, task="segmentation", num_classes=classes or None)
+        with renamed_arguments(train_split="split"):
+            pairs = open_data(source, **options, task="segmentation", num_classes=classes or None)
         check_labels(torch.tensor([pairs.train.highest()]), model)
         return pair_batches(pairs, images, per_class, batch_size, seed)
-    data = open_data(source, **options)
+    with renamed_arguments(train_split="split"):
+        data = open_data(source, **options)
     check_labels(data.train.labels, model)
     return pruning_batches(data, images, per_class, batch_size, seed)

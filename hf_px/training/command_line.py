@@ -73,8 +73,8 @@ def option_names(recipe: RecipeName) -> list[str]:
 
 
 def run_recipe(main: Callable[[], Any]) -> None:
-    """Run a recipe. An error that the user can mend is one line and exit code 2, without a traceback."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {name_flags(str(message), _all_names())}\n"
+    """Run a recipe. An error that the user can fix is one line and exit code 2, without a traceback."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {name_flags(str(message), _all_flags())}\n"
     try:
         main()
     except (ValueError, OSError, HfPxError) as error:
@@ -88,7 +88,7 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 def error_message(error: BaseException) -> str:
     """The error in one line, with flags in place of Python arguments."""
-    return name_flags(" ".join(str(error).split()), _all_names())
+    return name_flags(" ".join(str(error).split()), _all_flags())
 
 
 def _groups(recipe: RecipeName) -> dict[str, type]:
@@ -99,10 +99,11 @@ def _left_out(recipe: RecipeName) -> Sequence[str]:
     return _FIXED_IN_IMP if recipe == "imp" else ()
 
 
-def _all_names() -> set[str]:
-    """Options of all recipes, sweeps included."""
+def _all_flags() -> dict[str, str]:
+    """{argument: flag} of all recipes, sweeps included."""
     of_sweeps = ("methods", "sparsities", "seeds", "values", "processes")
-    return {*option_names("prune_finetune"), *option_names("imp"), *of_sweeps}
+    names = (*option_names("prune_finetune"), *option_names("imp"), *of_sweeps)
+    return {"source": "--data"} | {name: flag_of(name) for name in names}
 
 
 class _RecipeParser(argparse.ArgumentParser):

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from ..analysis.ridge_probe import with_ridge_head
 from ..core.head import head_of, segments, silent_classes
 from ..core.mask import Mask
+from ..core.options import renamed_arguments
 from ..core.processes import gather
 from ..core.prunable import prunable
 from ..core.shareable import shareable, short_name
@@ -138,7 +139,8 @@ class Experiment:
 
     def _load_data(self) -> None:
         data, num_classes = self.options.data, self.options.model.num_classes
-        with self.accelerator.main_process_first():  # one download, not one per process
+        renamed = renamed_arguments(config="data_config", revision="data_revision")
+        with self.accelerator.main_process_first(), renamed:  # one download, not one per process
             self.data = open_data(
                 data.data,
                 config=data.data_config,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -43,6 +44,7 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
         code = stop.code
     err = capsys.readouterr().err
     assert code == 2 and err.startswith("hf-px: error: ") and len(err.splitlines()) == 1
+    assert not re.search(r"`\w+`", err)  # flags, not Python arguments
     return err
 
 
@@ -409,7 +411,7 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
         ("resnet20", "--scorers", "pxx"): "unknown scorer 'pxx'; did you mean",
         ("resnet20", "--scorers", "px", "--sparsity", "98.2"): "did you mean 0.982?",
         ("resnet20", "--scorers", "snip", "--norm", "flow"): "--norm flow: no method of --scorers has that option",
-        ("resnet20", "--scorers", "px", "--norm", "no"): "--norm no: px knows",
+        ("resnet20", "--scorers", "px", "--norm", "no"): "--norm no must be one of",
         ("resnet2000",): "resnet2000",
         ("empty",): "empty",
         (ticket, "--data", "no/such/folder"): "no such file or folder",
@@ -424,6 +426,12 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
     for words, expected in wrong.items():
         assert expected in fails(capsys, *words), words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "full"]
+
+
+def test_advice_that_another_command_can_follow_names_that_command(tmp_path: Path, capsys) -> None:
+    flags = ["--scorers", "synflow", "--rounds", "1", "--sparsity", "0.999", "--output", tmp_path]
+    advice = "use hf-px prune --min-per-layer, more --rounds, hf-px prune --scope erk, or a lower --sparsity"
+    assert advice in fails(capsys, "resnet20", *flags)
 
 
 def test_a_damaged_ticket_is_named(ticket: Path, tmp_path: Path, capsys) -> None:
