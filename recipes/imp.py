@@ -33,7 +33,6 @@ import hf_px
 from hf_px.core.allocate import exponential
 from hf_px.core.forward import output_tensor
 from hf_px.core.prunable import prunable
-from hf_px.pruning import prune_with
 from hf_px.training.checkpoint import Checkpoints
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.config import Options
@@ -56,7 +55,7 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
     rounds, rewind = experiment.pruning.total_rounds, experiment.options.rewind
     first = rewind.rewind_epochs * experiment.plan.steps_per_epoch  # first step of every training but the dense one
     done, mask, model = newest(experiment)
-    prune(experiment, experiment.model, rounds, mask)  # no round is left, so this only checks the arguments
+    prune_round(experiment, experiment.model, rounds, mask)  # no round is left, so this only checks the arguments
 
     early = early_weights(experiment, first, ahead=done == 0) if rewind.rewind == "weights" else None
     distills = bool(experiment.training.distill)
@@ -69,7 +68,7 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
             with experiment.timed(f"round-{t}"):
                 trained = train(experiment, f"round-{t}", model, mask, teacher, start=first)
         record_round(experiment, t, "dense" if t == 0 else f"round-{t}", mask)
-        mask = prune(experiment, trained, t, mask)
+        mask = prune_round(experiment, trained, t, mask)
         model = mask.apply_(with_weights(experiment, trained.state_dict() if early is None else early))
         save(experiment, t + 1, mask, model)
 
@@ -81,14 +80,14 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
     return ticket, mask
 
 
-def prune(experiment: Experiment, model: nn.Module, done: int, mask: hf_px.Mask) -> hf_px.Mask:
+def prune_round(experiment: Experiment, model: nn.Module, done: int, mask: hf_px.Mask) -> hf_px.Mask:
     """Round done + 1: the largest |θ| of those that `mask` keeps."""
     total = experiment.pruning.total_rounds
     config = replace(
         experiment.pruning, rounds=min(done + 1, total), schedule=lambda t, _, density: exponential(t, total, density)
     )
     size, accelerator = experiment.images["input_size"], experiment.accelerator
-    found = prune_with(
+    found = hf_px.prune(
         model, config, input_size=size, accelerator=accelerator, progress=False, resume_from=(done, mask)
     )
     return hf_px.Mask({name: bits.cpu() for name, bits in found.bits.items()})

@@ -31,7 +31,7 @@ from ..core.text import name_list
 from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
-from ..pruning import prune_with
+from ..pruning import prune
 from ..tickets.mask_file import load_mask, save_mask
 from ..tickets.predict import gallery
 from .command_line import RecipeName
@@ -260,10 +260,10 @@ class Experiment:
         if self.pruning.record.needs != "weights":
             batches = self.task.pruning_set(self.data, self.images, data.per_class, data.prune_batch_size, self.seed)
         with self.timed("pruning"):
-            mask = prune_with(
+            mask = prune(
                 self.model,
                 self.pruning,
-                batches,
+                batches=batches,
                 input_size=self.images["input_size"],
                 accelerator=self.accelerator,
                 resume_from=done,

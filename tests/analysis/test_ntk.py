@@ -308,7 +308,7 @@ def test_what_cannot_be_measured_is_refused():
     for wrong in ({"norm": "Batch"}, {"over": "weight"}):
         with pytest.raises(ValueError, match="one of"):
             spectrum(model, [x], **wrong)
-    for wrong, message in ((None, "batches is None"), (x, "a single batch"), ([], "`?batches`? is empty")):
+    for wrong, message in ((None, "`batches` is None"), (x, "a single batch"), ([], "`batches` is empty")):
         with pytest.raises(ValueError, match=message):
             spectrum(model, wrong)
     with pytest.raises(ValueError, match="different sizes"):

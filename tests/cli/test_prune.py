@@ -259,7 +259,7 @@ NOWHERE = "nobody/no-such-model"  # would be an error of its own as soon as it i
         (["prune", NOWHERE, "--scope", "2:4", "--sparsity", "0.9"], "means sparsity 0.5, not 0.9"),
         (["prune", NOWHERE, "--schedule", "cosine"], "--schedule 'cosine' is unknown"),
         (["prune", NOWHERE, "--schedule", "one-shot", "--rounds", "5"], "one round, not 5"),
-        (["prune", NOWHERE, "--rounds", "0"], "--rounds is 0; expected a whole number from 1 up"),
+        (["prune", NOWHERE, "--rounds", "0"], "--rounds is 0; expected a positive integer"),
         (["prune", NOWHERE, "--rounds", "ten"], "argument --rounds: invalid int value: 'ten'"),
         (["prune", NOWHERE, "--per-class", "0"], "at least 1"),
         (["prune", NOWHERE, "--batch-size", "-1"], "at least 1"),

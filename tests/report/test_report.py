@@ -23,7 +23,7 @@ from hf_px.core.prunable import prunable
 from hf_px.data import load_pruning_set
 from hf_px.models.load import load
 from hf_px.models.networks import resnet20
-from hf_px.pruning import prune_with
+from hf_px.pruning import prune
 from hf_px.report import measure, prune_models
 from hf_px.tickets.mask_file import load_mask
 
@@ -220,7 +220,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
     assert main(["report", *map(str, words)]) == 130
     assert first.calls == 3 and not (tmp_path / "index.html").exists()
     monkeypatch.setattr(measure, "spectrum", second := Stop(spectrum))
-    monkeypatch.setattr(prune_models, "prune_with", pruning := Stop(prune_with))
+    monkeypatch.setattr(prune_models, "prune", pruning := Stop(prune))
     run(*words)
     # two spectra of each of four networks and the dense one's mean, which the dense network shares: 8 in all, 3 known
     assert second.calls == 8 - 3 and pruning.calls == 0
@@ -254,16 +254,16 @@ def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
             if t == 2:
                 raise KeyboardInterrupt
 
-        return prune_with(*args, on_round=stop, **kwargs)
+        return prune(*args, on_round=stop, **kwargs)
 
-    monkeypatch.setattr(prune_models, "prune_with", impatient)
+    monkeypatch.setattr(prune_models, "prune", impatient)
     assert main(["report", *map(str, words)]) == 130
     rounds = []
 
     def counted(*args: Any, on_round: Any, **kwargs: Any) -> Any:
-        return prune_with(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
+        return prune(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
 
-    monkeypatch.setattr(prune_models, "prune_with", counted)
+    monkeypatch.setattr(prune_models, "prune", counted)
     run(*words)
     assert rounds == [3, 4]
     (path,) = (tmp_path / ".parts").glob("mask-*.safetensors")
