@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 DEFAULT_SCORER = "px-path"  # model_cards/RESULTS.md supports the choice; tests/recipes/test_results.py checks it
 DEFAULT_SPARSITY = 0.982
+DEFAULT_PER_CLASS = 10  # images per class in the pruning set: the paper's |D|
+COLUMN_HELP = {  # of flags that commands and recipes share
+    "image": "column of the images (default: image, img, or the only column with images)",
+    "label": "column of the classes or label maps (default: label, labels, fine_label or mask, or the only candidate)",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class PruneConfig:
     scorer: str | Scorer = option(DEFAULT_SCORER, "the method, one of `hf-px scorers`", metavar="NAME")
     sparsity: float | None = option(
         None,
-        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY}, or what an n:m scope implies)",
+        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY})",
         type=float,
         metavar="S",
     )
@@ -41,7 +46,8 @@ class PruneConfig:
         None, "score and prune this many times (default: the method's own, see `hf-px scorers`)", type=int, metavar="T"
     )
     scope: str | Scope = option(
-        "global", "which weights compete: all (global), those of a layer (layer, erk), or n of m neighbours (2:4)"
+        "global",
+        "which weights compete: all (global), those of a layer (layer, erk), or n of m (2:4: half of them stay)",
     )
     schedule: str | Schedule = option("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = option(

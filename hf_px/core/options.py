@@ -113,7 +113,8 @@ def _add(parser: Any, field: dataclasses.Field[Any], command: bool) -> None:
     default: Any = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
-    settings: dict[str, Any] = {"default": default, "help": _help(how["help"], default), "dest": field.name}
+    text = how["help"] + "; repeat the flag for several" * (many and command)
+    settings: dict[str, Any] = {"default": default, "help": _help(text, default), "dest": field.name}
     if how["type"] is bool and command:
         settings["action"] = argparse.BooleanOptionalAction
     elif how["type"] is bool:

@@ -40,7 +40,7 @@ from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_den
 from .loop import scaler_state
 from .match_data import check_runs, images_of_, name_classes_
 from .plan import Plan, channels_last
-from .publish import check_login, check_repo, command, push, save_ticket
+from .publish import check_login, check_repo, command, push, save_run_ticket
 from .resume import check_digests
 from .run_directory import RESULTS, Run, check_agreed, check_output, hold, on_main, results_table
 from .tasks import CLASSIFICATION, task_of
@@ -359,7 +359,7 @@ class Experiment:
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            results["bytes"] = save_ticket(
+            results["bytes"] = save_run_ticket(
                 self.directory, model, mask, results, self.images, self.output.layout, self._gallery(model)
             )
         self.run.finish()

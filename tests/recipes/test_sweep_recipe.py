@@ -339,5 +339,5 @@ def test_a_norm_that_a_method_has_not() -> None:
 
 
 def test_without_methods_it_is_the_configs(recipe: ModuleType) -> None:
-    assert recipe.method_of(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
-    assert recipe.method_of(None) == DEFAULT_SCORER
+    assert recipe.configured_method(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
+    assert recipe.configured_method(None) == DEFAULT_SCORER

@@ -34,7 +34,7 @@ class SweepAxis:
         return 1 - value if self.key == "sparsity" else value
 
     @property
-    def cell_settings(self) -> set[str]:
+    def varying_settings(self) -> set[str]:
         """Settings in which the cells of one table may differ; every method has its own default of rounds."""
         return {"scorer", "norm", "seed", "rounds", self.key}
 
