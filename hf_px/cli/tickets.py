@@ -262,9 +262,9 @@ def convert_command(args: argparse.Namespace) -> None:
     from ..training.publish import files_beside
 
     output = args.output.expanduser()
-    if output.is_dir() and any(output.iterdir()) and not args.force:
-        if not any((output / name).is_file() for name in (PACKED, DENSE)):
-            raise ValueError(f"{output}: holds files, but no ticket; name another directory, or add --force")
+    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    if names and not names & {PACKED, DENSE} and not args.force:
+        raise ValueError(f"{output}: holds files, but no ticket; name another directory, or add --force")
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)

@@ -75,11 +75,11 @@ def load_pruning_set(
         "need_test": False,
     }
     if segments(model):
-        with renamed_arguments(train_split="split"):
-            pairs = open_data(source, **options, task="segmentation", num_classes=classes or None)
-        check_labels(torch.tensor([pairs.train.highest()]), model)
-        return pair_batches(pairs, images, per_class, batch_size, seed)
+        options |= {"task": "segmentation", "num_classes": classes or None}
     with renamed_arguments(train_split="split"):
         data = open_data(source, **options)
+    if segments(model):
+        check_labels(torch.tensor([data.train.highest()]), model)
+        return pair_batches(data, images, per_class, batch_size, seed)
     check_labels(data.train.labels, model)
     return pruning_batches(data, images, per_class, batch_size, seed)

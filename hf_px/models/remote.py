@@ -93,13 +93,10 @@ class Source:
             cached = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
             if cached is _CACHED_NO_EXIST:
                 return None
-            if isinstance(
-                error.__cause__, (HTTPError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
-            ) and not (
-                isinstance(error.__cause__, HfHubHTTPError)
-            ):  # the Hub has not answered: a directory may be meant
-                raise TicketError(f"{error}; nor is there a directory {self.name} here") from error
-            raise
+            no_answer = (HTTPError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
+            if isinstance(error.__cause__, HfHubHTTPError) or not isinstance(error.__cause__, no_answer):
+                raise
+            raise TicketError(f"{error}; nor is there a directory {self.name} here") from error
         if is_commit(path.parent.name):
             self.revision = path.parent.name  # the repo may change between two downloads
         return path
