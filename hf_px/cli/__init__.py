@@ -20,7 +20,7 @@ from . import bench, prune, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. An error that the user can mend is one line and exit code 2."""
+    """Run one command. An error that the user can fix is one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without θ shows a question mark, not a traceback

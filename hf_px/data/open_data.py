@@ -190,7 +190,7 @@ def _open_pairs(
 def _classes(
     splits: list[Pairs], names: tuple[str, ...] | None, num_classes: int | None, preset: Preset | None
 ) -> tuple[str, ...]:
-    """The preset's; else those of classes.txt; else `num_classes` numbers, or as many as occur. Checks all labels."""
+    """Class names from the preset, else classes.txt, else `num_classes` numbers, or as many as occur; checks labels."""
     if preset and names and len(names) != preset.num_classes:
         raise ValueError(
             f"classes.txt has {len(names)} names, but {preset.title} has {preset.num_classes} classes; "

@@ -202,7 +202,7 @@ class Experiment:
         self._metric = self.task.metric(self.data.classes)
 
     def _begin(self) -> None:
-        """Write down what the run works on; from here on the directory belongs to it."""
+        """Record what the run works on; from here on the directory belongs to it."""
         data, loaded, accelerator = self.data, self.loaded, self.accelerator
         digests = {"data": digest_of_data(data.train), "weights": digest_of_weights(self.model)}
         check_digests(self.directory, self.run.results, digests)
@@ -273,7 +273,7 @@ class Experiment:
         return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
 
     def record_mask(self, mask: Mask) -> None:
-        """Write down what the ticket keeps; warn if a class has no weight left."""
+        """Record what the ticket keeps; warn if a class has no weight left."""
         silent = [self.data.classes[i] for i in silent_classes(self.model, mask)]
         dense = self.pruning.kept_dense(self.model, prunable(self.model, self.pruning.exclude))
         self.run.results["mask"] = {
@@ -327,7 +327,7 @@ class Experiment:
         return self.task.evaluate(self.accelerator, model, self._tests, self._metric)
 
     def record(self, name: str, model: nn.Module) -> None:
-        """Measure on the test set and write it down, unless an earlier try did."""
+        """Measure on the test set and record it, unless a run before the resume did."""
         results = self.run.results["results"]
         if name not in results:
             results[name] = self.evaluate(model)
