@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from .core.options import at_least, option
@@ -20,16 +21,24 @@ if TYPE_CHECKING:
 
 DEFAULT_SCORER = "px-path"  # model_cards/RESULTS.md supports the choice; tests/recipes/test_results.py checks it
 DEFAULT_SPARSITY = 0.982
+DEFAULT_PER_CLASS = 10  # images per class in the pruning set: the paper's |D|
+COLUMN_HELP = {  # of flags that commands and recipes share
+    "image": "column of the images (default: image, img, or the only column with images)",
+    "label": "column of the classes or label maps (default: label, labels, fine_label or mask, or the only candidate)",
+}
 
 
 @dataclass(frozen=True)
 class PruneConfig:
-    """None means: the default that depends on the method, the scope or the network; `resolved` fills it in."""
+    """Every choice that decides a mask.
+
+    A field that is None takes a default that depends on the method, scope or network; `resolved` fills it in.
+    """
 
     scorer: str | Scorer = option(DEFAULT_SCORER, "the method, one of `hf-px scorers`", metavar="NAME")
     sparsity: float | None = option(
         None,
-        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY}, or what an n:m scope implies)",
+        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY})",
         type=float,
         metavar="S",
     )
@@ -37,7 +46,8 @@ class PruneConfig:
         None, "score and prune this many times (default: the method's own, see `hf-px scorers`)", type=int, metavar="T"
     )
     scope: str | Scope = option(
-        "global", "which weights compete: all (global), those of a layer (layer, erk), or n of m neighbours (2:4)"
+        "global",
+        "which weights compete: all (global), those of a layer (layer, erk), or n of m (2:4: half of them stay)",
     )
     schedule: str | Schedule = option("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = option(
@@ -66,6 +76,8 @@ class PruneConfig:
 
         for name in ("keep_dense", "exclude"):
             names = getattr(self, name)
+            if names is not None and not isinstance(names, Iterable):
+                raise TypeError(f"`{name}` is {names!r}; expected names of tensors")
             object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names or ()))
         record, scope = self.record, self.allocation
         _check_sparsity(self.sparsity)
@@ -75,8 +87,11 @@ class PruneConfig:
             raise ValueError(f"`schedule` one-shot has one round, not {self.rounds}; leave `rounds` out")
         self.density_schedule  # noqa: B018  an unknown name is an error
         _check_norm(self.norm, record)
-        if isinstance(self.min_per_layer, bool) or not isinstance(self.min_per_layer, int):
-            raise ValueError(f"`min_per_layer` is {self.min_per_layer!r}; expected a whole number from 0 up")
+        if not isinstance(self.keep_head, (bool, type(None))):
+            raise ValueError(f"`keep_head` is {self.keep_head!r}; expected True, False or None")
+        for name in ("min_per_layer", "seed"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, Integral):
+                raise ValueError(f"`{name}` is {value!r}; expected a non-negative integer")
         at_least(0, min_per_layer=self.min_per_layer)
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` {self.seed} is outside [0, {2**31})")
@@ -136,9 +151,12 @@ class PruneConfig:
         """Names of tensors that keep all their weights: `keep_dense`, and the head by the rule of `keep_head`."""
         from .core.allocate import Global, budget
         from .core.head import head_of
+        from .core.text import name_list
 
         if unknown := sorted(set(self.keep_dense) - set(weights)):
-            raise ValueError(f"`keep_dense`: {unknown[0]} is not a prunable tensor of the model")
+            raise ValueError(
+                f"`keep_dense`: {unknown[0]} is not a prunable tensor of this model; it has {name_list(weights)}"
+            )
         head = [name for name in head_of(model) if name in weights]
         keep = self.keep_head
         if keep is None:
@@ -164,8 +182,9 @@ class PruneConfig:
 def _check_sparsity(sparsity: Any) -> None:
     if sparsity is None:
         return
-    if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)):
+    if isinstance(sparsity, bool) or not isinstance(sparsity, Real):
         raise TypeError(f"`sparsity` is a {type(sparsity).__name__}; expected a number in [0, 1)")
+    sparsity = float(sparsity)
     if not 0 <= sparsity < 1:
         hint = f"; did you mean {sparsity / 100:g}?" if 1 < sparsity < 100 else ""
         raise ValueError(f"`sparsity` {sparsity:g} is outside [0, 1){hint}")
@@ -173,7 +192,7 @@ def _check_sparsity(sparsity: Any) -> None:
 
 def _check_rounds(rounds: Any) -> None:
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1):
-        raise ValueError(f"`rounds` is {rounds!r}; expected a whole number from 1 up")
+        raise ValueError(f"`rounds` is {rounds!r}; expected a positive integer")
 
 
 def _check_norm(norm: str | None, record: ScorerRecord) -> None:
@@ -183,4 +202,4 @@ def _check_norm(norm: str | None, record: ScorerRecord) -> None:
         raise ValueError(f"`norm` {norm}: {record.name} has no such option; leave it out")
     known = get_args(get_type_hints(record.score).get("norm"))
     if known and norm not in known:
-        raise ValueError(f"`norm` {norm}: {record.name} knows {', '.join(known)}")
+        raise ValueError(f"`norm` {norm} must be one of {', '.join(known)} for {record.name}")

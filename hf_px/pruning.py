@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def list_scorers() -> list[str]:
 
 def score(
     model: nn.Module,
-    scorer: str | Scorer,
+    scorer: str | Scorer | PruneConfig,
     batches: Iterable[Any] | None = None,
     *,
     mask: Mask | None = None,
@@ -54,18 +55,18 @@ def score(
     With a mask, the scores of θ ⊙ M, as a later round computes them. `round_index` is the number of that round, for
     methods that draw random numbers. The other arguments are those of `prune`.
     """
-    config = PruneConfig(scorer, norm=norm, exclude=exclude, seed=seed).resolved(segments(model))
-    options = _scorer_options(config, options)
+    config = _config(model, scorer, norm=norm, exclude=exclude, seed=seed)
+    options = _scorer_options(config, options, "score")
     with _placed(model, accelerator) as (model, device):
         mask = Mask.ones(prunable(model, config.exclude)) if mask is None else mask
         data = _data(model, config.record, batches, input_size, device)
-        generator = _generator(seed, round_index)
+        generator = _generator(config.seed, round_index)
         return _score_round(model, config.record, mask.weights(model), data, generator, options, mask.density)
 
 
 def prune(
     model: nn.Module,
-    scorer: str | Scorer = DEFAULT_SCORER,
+    scorer: str | Scorer | PruneConfig = DEFAULT_SCORER,
     *,
     sparsity: float | None = None,
     batches: Iterable[Any] | None = None,
@@ -88,7 +89,8 @@ def prune(
     """The mask that keeps round((1 - sparsity) · n) of the model's n prunable weights. The model is not changed.
 
     model          any torch module, timm and transformers vision models included
-    scorer         a name from list_scorers(), or a callable like them (hf_px.core.registry.Scorer)
+    scorer         a name from list_scorers(), a callable like them (hf_px.core.registry.Scorer), or a PruneConfig,
+                   which holds all choices down to `seed`
     sparsity       fraction of the weights to remove, in [0, 1). Default: 0.982, or what an n:m scope implies
     batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs;
                    None for methods that need no data. With several processes: the same batches on each
@@ -110,53 +112,49 @@ def prune(
     on_round       called with (t, mask) after each round
     options        the method's own, for example walks=1000 for phew
     """
-    config = PruneConfig(
-        scorer, sparsity, rounds, scope, schedule, norm, keep_head, keep_dense, exclude, min_per_layer, seed
-    )
-    return prune_with(
-        model, config, batches, input_size=input_size, accelerator=accelerator, progress=progress,
-        resume_from=resume_from, on_round=on_round, **options,
+    config = _config(
+        model, scorer, sparsity=sparsity, rounds=rounds, scope=scope, schedule=schedule, norm=norm, keep_head=keep_head,
+        keep_dense=keep_dense, exclude=exclude, min_per_layer=min_per_layer, seed=seed,
     )  # fmt: skip
-
-
-def prune_with(
-    model: nn.Module,
-    config: PruneConfig,
-    batches: Iterable[Any] | None = None,
-    *,
-    input_size: Sequence[int] | None = None,
-    accelerator: Any = None,
-    progress: bool = True,
-    resume_from: tuple[int, Mask] | None = None,
-    on_round: Callable[[int, Mask], None] | None = None,
-    **options: Any,
-) -> Mask:
-    """`prune` with its choices in a PruneConfig."""
-    config = config.resolved(segments(model))
-    record, rounds, scope = config.record, config.total_rounds, config.allocation
-    options = _scorer_options(config, options)
+    options = _scorer_options(config, options, "prune")
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, config.exclude)
         floors = _floors(config, weights, config.kept_dense(model, weights))
-        scope.check({name: w.shape for name, w in weights.items()}, config.density)
-        data = _data(model, record, batches, input_size, device)
-        full = Mask.ones(weights)
-        last, mask = (0, full) if resume_from is None else _checked_resume(resume_from, rounds, full)
-        memory = None
-        with _progress_bar(rounds, progress, data, last) as advance:
-            for t in range(last + 1, rounds + 1):
-                memory = mask.weights(model, reuse=memory)
-                generator = _generator(config.seed, t)
-                scores = _score_round(model, record, memory, data, generator, options, config.density)
-                if t == 1:
-                    check_signal(record, scores)
-                density = config.density_schedule(t, rounds, config.density)
-                mask = _broadcast(scope(scores, density, full if record.revives else mask, floors))
-                advance(mask)
-                if on_round is not None:
-                    on_round(t, mask)
-        warn_of_lost_layers(mask, check_alive(model, mask, data), record.name)
-        return mask
+        config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
+        data = _data(model, config.record, batches, input_size, device)
+        start = _start(resume_from, config.total_rounds, Mask.ones(weights))
+        return _prune_in_rounds(model, config, data, floors, start, progress, on_round, options)
+
+
+def _prune_in_rounds(
+    model: nn.Module,
+    config: PruneConfig,
+    data: Batches | None,
+    floors: Mapping[str, int],
+    start: tuple[int, Mask],
+    progress: bool,
+    on_round: Callable[[int, Mask], None] | None,
+    options: Mapping[str, Any],
+) -> Mask:
+    """The mask after the last round; `start` is (t, mask) of the round before the first."""
+    record, rounds = config.record, config.total_rounds
+    last, mask = start
+    memory = None
+    with _progress_bar(rounds, progress, data, last) as advance:
+        for t in range(last + 1, rounds + 1):
+            memory = mask.weights(model, reuse=memory)
+            generator = _generator(config.seed, t)
+            scores = _score_round(model, record, memory, data, generator, options, config.density)
+            if t == 1:
+                check_signal(record, scores)
+            density = config.density_schedule(t, rounds, config.density)
+            candidates = Mask.ones(mask.bits) if record.revives else mask
+            mask = _broadcast(config.allocation(scores, density, candidates, floors))
+            advance(mask)
+            if on_round is not None:
+                on_round(t, mask)
+    warn_of_lost_layers(mask, check_alive(model, mask, data), record.name)
+    return mask
 
 
 def _score_round(
@@ -197,18 +195,37 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
 # Checks before any work
 
 
-def _scorer_options(config: PruneConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+def _config(model: nn.Module, scorer: str | Scorer | PruneConfig, **choices: Any) -> PruneConfig:
+    """The choices, with defaults for this model. A PruneConfig in place of the scorer holds all of them."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` is {model!r:.40}; expected a torch module, for example timm.create_model('resnet18')")
+    if isinstance(scorer, PruneConfig):
+        defaults = {field.name: field.default for field in fields(PruneConfig)}
+        if beside := [name for name, value in choices.items() if value not in (defaults[name], [])]:
+            hint = f"dataclasses.replace(config, {beside[0]}=…)"
+            raise TypeError(f"`{beside[0]}` is given beside a PruneConfig, which has it already; use {hint}")
+        return scorer.resolved(segments(model))
+    return PruneConfig(scorer, **choices).resolved(segments(model))
+
+
+def _scorer_options(config: PruneConfig, options: Mapping[str, Any], function: str) -> dict[str, Any]:
     """The method's own keyword arguments; one that it does not have is an error."""
     record = config.record
     own = sorted(set(record.options) - {"density", "norm"})  # density is set by prune, norm by the config
     if isinstance(config.scorer, str) and (unknown := sorted(set(options) - set(own))):
         raise TypeError(
-            f"{unknown[0]} is not an option of prune or of scorer {record.name} (its own: {', '.join(own) or 'none'})"
+            f"`{unknown[0]}` is not an option of {function} or of scorer {record.name} "
+            f"(its own: {', '.join(own) or 'none'})"
         )
     return {**options, "norm": config.norm} if config.norm is not None else dict(options)
 
 
-def _checked_resume(resume_from: tuple[int, Mask], rounds: int, full: Mask) -> tuple[int, Mask]:
+def _start(resume_from: tuple[int, Mask] | None, rounds: int, full: Mask) -> tuple[int, Mask]:
+    """(t, mask) to continue from, checked; (0, full) at the beginning."""
+    if resume_from is None:
+        return 0, full
+    if not (isinstance(resume_from, Sequence) and len(resume_from) == 2 and isinstance(resume_from[1], Mask)):
+        raise TypeError(f"`resume_from` is {resume_from!r:.40}; expected (t, mask), as `on_round` gets them")
     t, mask = resume_from
     if not 0 <= t <= rounds:
         raise ValueError(f"`resume_from`: round {t} of {rounds}; did the earlier call have other `rounds`?")
@@ -228,10 +245,14 @@ def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[
     floors = {name: w.numel() if name in dense else min(config.min_per_layer, w.numel()) for name, w in weights.items()}
     least = sum(floors.values())
     if least > kept or (dense and least == kept < total):
-        also = f" and dense {', '.join(dense)}" if dense else ""
+        asked = [f"`min_per_layer` {config.min_per_layer}"] if config.min_per_layer else []
+        asked += ["`keep_dense`"] if config.keep_dense else []
+        asked += ["`keep_head`"] if config.keep_head else []
+        tensors = f" for {', '.join(dense)}" if config.keep_dense or config.keep_head else ""
         raise ValueError(
-            f"`min_per_layer` {config.min_per_layer}{also} keep {least} weights in {len(weights)} tensors, "
-            f"`sparsity` {config.sparsity:g} only {kept}"
+            f"{' and '.join(asked)} need{'s' * (len(asked) == 1)} {least} weights{tensors}, but `sparsity` "
+            f"{config.sparsity:g} leaves {kept} for all layers; lower `sparsity`"
+            f"{' or turn `keep_head` off' * bool(config.keep_head)}"
         )
     return floors
 
@@ -241,11 +262,12 @@ def _data(
 ) -> Batches | None:
     if batches is None:
         if record.needs in ("inputs", "labels"):
-            raise ValueError(f"scorer {record.name} needs data; pass batches=[(inputs, labels), …]")
+            raise ValueError(f"scorer {record.name} needs data; pass `batches`, for example [(inputs, labels), …]")
         shape = tuple(input_size) if input_size is not None else input_shape(model)
         if shape is None and record.needs == "shape":
             raise ValueError(
-                f"{type(model).__name__} does not tell its input size; pass input_size=(3, 224, 224) or batches"
+                f"{type(model).__name__} has no known input size; pass `input_size`, for example (3, 224, 224), or "
+                "`batches`"
             )
         # as many samples as a small batch, for methods that draw their own input; expand takes no memory for them
         data = None if shape is None else Batches([torch.ones(1, *shape).expand(16, *shape)], device, _dtype(model))
@@ -254,7 +276,7 @@ def _data(
     if data is not None and (batches is not None or record.needs != "weights"):
         first = data.first()
         if record.needs == "labels" and first.labels is None:
-            raise ValueError(f"scorer {record.name} needs labels; pass batches of (inputs, labels), not inputs alone")
+            raise ValueError(f"scorer {record.name} needs labels; pass `batches` of (inputs, labels), not inputs alone")
         if record.paths:
             check_visible(model, first)
     return data

@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_px.core.options import HelpFormatter, at_least
+from hf_px.core.options import HelpFormatter, at_least, renamed_arguments
 from hf_px.core.registry import scorers
 from hf_px.data import balanced, open_data
 from hf_px.data.presets import preset_of
@@ -138,9 +138,9 @@ def check_examples(args: argparse.Namespace, settings: Mapping[Cell, Mapping[str
     if source != "digits" and on_disk(source, preset_of(source), most["data_revision"]) is None:
         return
     columns = {name: most[name] for name in ("train_split", "image_column", "label_column")}
-    data = open_data(
-        source, config=most["data_config"], revision=most["data_revision"], need_test=False, **columns
-    )  # fmt: skip
+    where = {"config": most["data_config"], "revision": most["data_revision"]}
+    with renamed_arguments(config="data_config", revision="data_revision"):
+        data = open_data(source, need_test=False, **where, **columns)
     try:
         balanced(data.train.labels, most["per_class"], names=data.classes)
     except ValueError as error:

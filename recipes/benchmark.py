@@ -239,7 +239,7 @@ def _status(field: str) -> float:
     return float(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
 
 
-def kernel() -> dict[str, float]:
+def run_kernel_process() -> dict[str, float]:
     command = [sys.executable, __file__, "--kernel", "--threads", str(torch.get_num_threads())]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -384,7 +384,7 @@ def main() -> None:
     print(f"\nallocation of 25 million scores          {results['allocation_seconds']:.2f} s (under 1)")
     results["loop"] = loop(options.turns)
     if Path("/proc/self/status").exists():
-        results["kernel"] = found = kernel()
+        results["kernel"] = found = run_kernel_process()
         print(f"NTK of ResNet-20, 100 images               {found['seconds']:.1f} s (under 120), ", end="")
         print(f"peak memory {found['peak_bytes'] / 2**30:.2f} GiB (under 4)")
     if options.json:

@@ -84,7 +84,7 @@ def copy_with_slice(source: Path, target: Path) -> None:
     print(f"wrote {target}: {right} of {count} right on the slice")
 
 
-def write_report(target: Path) -> None:
+def write_example_report(target: Path) -> None:
     # latency is a property of the machine, not of the ticket
     if hf_px_command(["report", str(target), "--output", str(target / "report"), "--skip", "latency"]):
         raise SystemExit(1)
@@ -102,7 +102,7 @@ def main() -> None:
         draw_slice()
     else:
         copy_with_slice(args.run, EXAMPLES / args.name)
-        write_report(EXAMPLES / args.name)
+        write_example_report(EXAMPLES / args.name)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@
     accelerate launch recipes/imp.py ... --resume
         continue after a crash; the result has the same bits as without one
 
-It trains once per round, and once more. By default each round removes 20 % of what is left. The output directory holds
-the ticket with its card, and results.json with every result and setting, and the metrics after each round.
+It trains once per round, and once more. By default each round removes 20 % of what is left. It always prunes by
+magnitude over all layers: the `scorer` line of a config file is for prune_finetune.py and is passed over. The output
+directory holds the ticket with its card, and results.json with every result and setting, and the metrics after each
+round.
 
 Frankle & Carbin, The Lottery Ticket Hypothesis, ICLR 2019; Frankle et al., Linear Mode Connectivity and the Lottery
 Ticket Hypothesis, ICML 2020; Renda et al., Comparing Rewinding and Fine-tuning, ICLR 2020.
@@ -31,7 +33,6 @@ import hf_px
 from hf_px.core.allocate import exponential
 from hf_px.core.forward import output_tensor
 from hf_px.core.prunable import prunable
-from hf_px.pruning import prune_with
 from hf_px.training.checkpoint import Checkpoints
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.config import Options
@@ -54,7 +55,7 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
     rounds, rewind = experiment.pruning.total_rounds, experiment.options.rewind
     first = rewind.rewind_epochs * experiment.plan.steps_per_epoch  # first step of every training but the dense one
     done, mask, model = newest(experiment)
-    prune(experiment, experiment.model, rounds, mask)  # no round is left, so this only checks the arguments
+    prune_round(experiment, experiment.model, rounds, mask)  # no round is left, so this only checks the arguments
 
     early = early_weights(experiment, first, ahead=done == 0) if rewind.rewind == "weights" else None
     distills = bool(experiment.training.distill)
@@ -67,7 +68,7 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
             with experiment.timed(f"round-{t}"):
                 trained = train(experiment, f"round-{t}", model, mask, teacher, start=first)
         record_round(experiment, t, "dense" if t == 0 else f"round-{t}", mask)
-        mask = prune(experiment, trained, t, mask)
+        mask = prune_round(experiment, trained, t, mask)
         model = mask.apply_(with_weights(experiment, trained.state_dict() if early is None else early))
         save(experiment, t + 1, mask, model)
 
@@ -79,14 +80,14 @@ def imp(experiment: Experiment) -> tuple[nn.Module, hf_px.Mask]:
     return ticket, mask
 
 
-def prune(experiment: Experiment, model: nn.Module, done: int, mask: hf_px.Mask) -> hf_px.Mask:
+def prune_round(experiment: Experiment, model: nn.Module, done: int, mask: hf_px.Mask) -> hf_px.Mask:
     """Round done + 1: the largest |θ| of those that `mask` keeps."""
     total = experiment.pruning.total_rounds
     config = replace(
         experiment.pruning, rounds=min(done + 1, total), schedule=lambda t, _, density: exponential(t, total, density)
     )
     size, accelerator = experiment.images["input_size"], experiment.accelerator
-    found = prune_with(
+    found = hf_px.prune(
         model, config, input_size=size, accelerator=accelerator, progress=False, resume_from=(done, mask)
     )
     return hf_px.Mask({name: bits.cpu() for name, bits in found.bits.items()})

@@ -21,8 +21,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from hf_px.core.options import HelpFormatter
-from hf_px.prune_config import DEFAULT_SCORER, PruneConfig
+from hf_px.core.options import HelpFormatter, renamed_arguments
+from hf_px.prune_config import DEFAULT_SCORER, DEFAULT_SPARSITY, PruneConfig
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.sweep import Cell, Sweep
 from hf_px.training.sweep.cells import check_method
@@ -35,15 +35,16 @@ def main() -> int:
     )
     methods = f"of `hf-px scorers`, such as px:running, or imp (default: the config's, or {DEFAULT_SCORER})"
     parser.add_argument("--methods", nargs="+", default=[], metavar="NAME", help=methods)
-    sparsities = "in [0, 1) (default: 0.982)"
-    parser.add_argument("--sparsities", nargs="+", type=float, default=[0.982], metavar="S", help=sparsities)
+    sparsities = f"in [0, 1) (default: {DEFAULT_SPARSITY})"
+    parser.add_argument("--sparsities", nargs="+", type=float, default=[DEFAULT_SPARSITY], metavar="S", help=sparsities)
     add_common_flags(parser, "out/sweep")
     args = parse_sweep(parser, sys.argv[1:])
-    args.methods = args.methods or [method_of(args.config)]
+    args.methods = args.methods or [configured_method(args.config)]
     for method in args.methods:
         check_method(method)
     for sparsity in args.sparsities:
-        PruneConfig(sparsity=sparsity)
+        with renamed_arguments(sparsity="sparsities"):
+            PruneConfig(sparsity=sparsity)
     check_common(args, RESERVED)
     # seeds outermost: the whole figure of the first seed is there soon, and all cells of a seed share a dense twin
     cells = [Cell(m, s, seed) for seed in args.seeds for s in args.sparsities for m in args.methods]
@@ -52,7 +53,7 @@ def main() -> int:
     return run_cells(args, recipes, sweep, list(dict.fromkeys(cells)), lambda cell: cell_flags(args, cell))
 
 
-def method_of(config: str | None) -> str:
+def configured_method(config: str | None) -> str:
     """The method that a config file names."""
     return parse_options("prune_finetune", "", ["--config", config] if config else []).method
 

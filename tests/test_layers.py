@@ -1,8 +1,9 @@
-"""Imports point downwards: each package has a rank, and a checker walks the syntax tree."""
+"""A package imports only packages listed before it in ORDER; a checker walks the syntax tree."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 PACKAGE = "hf_px"
 ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 
-# from the bottom up; an import points down this list or stays inside its package
+# a package imports only packages listed before it
 ORDER = [
     "core",
     "figures",  # not in report/, as the card draws too
@@ -120,9 +121,10 @@ def test_imports_point_downwards() -> None:
     assert faults(ROOT) == []
 
 
-def test_every_package_says_what_it_is_for() -> None:
+def test_every_package_says_what_it_is_for_and_what_it_may_import() -> None:
     for package in (path for path in ROOT.rglob("__init__.py") if path.parent != ROOT):
-        assert ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))), package
+        text = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+        assert re.search(r"^(May import|Imports) (\w+)", text, re.MULTILINE), package
 
 
 @pytest.mark.parametrize(

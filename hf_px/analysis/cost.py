@@ -70,7 +70,10 @@ def cost(
     batches: Iterable[Any] | None = None,
     live: Mapping[str, Tensor] | None = None,
 ) -> Cost:
-    """Without a mask, the sparse count equals the dense one. `live` is what live_bits returned, if that is known."""
+    """Multiply-adds and weights by layer, dense and sparse; without a mask both are the same.
+
+    `live` is what live_bits returned, if that is known.
+    """
     batch = _one_input(model, input_size, batches)
     dense = mask is None
     mask = Mask.ones(prunable(model)) if mask is None else mask

@@ -39,8 +39,8 @@ from .tangent import NormStatistics, Over, Tangent
 MEMORY = 2**31  # bytes for derivatives
 TOP = 32  # default number of eigenvalues of a large network
 PROBES = 32  # vectors of random signs for the trace
-_PASSES = 8  # over the images, one per block of J that fits in memory; a network that needs more is large
-RESOLVED = 1e-10  # of the largest eigenvalue; smaller ones are rounding errors of float32 derivatives
+_PASSES = 8  # passes over the images, one per block of J that fits in memory; a network that needs more is large
+RESOLVED = 1e-10  # floor, as a part of the largest eigenvalue; smaller ones are rounding errors of float32 derivatives
 
 
 class Memo(Protocol):
@@ -155,7 +155,7 @@ class LostRanks:
     """Directions that the dense network learns and the pruned one cannot, for example of a class without weights."""
 
     ranks: int  # eigenvalues below the floor, where the dense network's are above it
-    share: float  # of the distance that these ranks make up, which depends on the floor
+    share: float  # the part of the distance that these ranks make up; it depends on the floor
     rest: float  # the distance over all other ranks
 
 
@@ -233,16 +233,14 @@ def _memoised(memo: Memo, name: str, find: Callable[[], Tensor]) -> Tensor:
 
 
 def _lanczos(tangents: Sequence[Tangent], top: int, progress: bool, memoised: Memoised) -> np.ndarray:
-    """ARPACK depends on the products only: given those in the memo, it arrives where it was interrupted."""
+    """Resumable: with the products in `memo`, ARPACK repeats the same steps."""
     rows = tangents[0].rows
     with _bar(progress, None, "NTK, Lanczos", "product") as bar:
 
         def product(v: np.ndarray) -> np.ndarray:
             vector = torch.from_numpy(v.reshape(-1).astype(np.float64))
             name = f"product-{hashlib.sha256(vector.numpy().tobytes()).hexdigest()[:32]}"
-            found = memoised(
-                name, lambda: torch.stack([t.forth(t.back(vector)).double().cpu() for t in tangents]).mean(0)
-            )
+            found = memoised(name, lambda: torch.stack([t.jvp(t.vjp(vector)).double().cpu() for t in tangents]).mean(0))
             bar.update()
             return found.numpy()
 
@@ -269,7 +267,7 @@ def _hutchinson(
 
 def _square(tangents: Sequence[Tangent], z: Tensor) -> Tensor:
     """zᵀ Θ z, averaged over draws."""
-    squares = [sum(float(g.double().square().sum()) for g in t.back(z).values()) for t in tangents]
+    squares = [sum(float(g.double().square().sum()) for g in t.vjp(z).values()) for t in tangents]
     return torch.tensor(math.fsum(squares) / len(tangents), dtype=torch.float64)
 
 

@@ -32,7 +32,7 @@ class Overlap:
 
 
 def overlap(first: Mask, second: Mask) -> Overlap:
-    """Masks of two different models are an error that names the tensor."""
+    """How many weights two masks share, by layer. Masks of different models are an error that names the tensor."""
     shared = (first & second).bits
     return Overlap(
         [

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.forward import undisturbed
 from ..core.head import head_of
 
-LAMBDAS = tuple(10.0**power for power in range(-6, 3))  # of the mean eigenvalue of the features' covariance
+LAMBDAS = tuple(10.0**power for power in range(-6, 3))  # in units of the mean eigenvalue of the features' covariance
 
 
 def with_ridge_head(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], classes: int) -> nn.Module:

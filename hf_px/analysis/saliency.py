@@ -33,7 +33,7 @@ class Saliency:
 
 
 def saliency(scores: Mapping[str, Tensor], before: Mask, after: Mask) -> Saliency:
-    """`scores` are of the weights in `before`; the round kept those in `after`."""
+    """Statistics of the scores by layer, of all weights in `before`; the round kept those in `after`."""
     if missing := [name for name in before.bits if name not in scores or name not in after.bits]:
         raise ValueError(f"{missing[0]}: in `before`, but not in `scores` or not in `after`; are they of one model?")
     rows = []

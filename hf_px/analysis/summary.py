@@ -17,7 +17,16 @@ from ..core.mask import Mask
 from ..core.text import name_list, text_table
 from .layer_counts import LayerCounts, LayerTable, count_layers, live_bits
 
-_JSON_KEYS = ("name", "shape", "kept", "total", "density", "dead", "live_units", "units")  # of a layer in prune.json
+_JSON_KEYS = (
+    "name",
+    "shape",
+    "kept",
+    "total",
+    "density",
+    "dead",
+    "live_units",
+    "units",
+)  # keys of a layer in prune.json
 
 
 @dataclass(frozen=True)

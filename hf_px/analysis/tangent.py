@@ -124,7 +124,7 @@ class Tangent:
                 tick(len(x))
         return found
 
-    def back(self, v: Tensor) -> dict[str, Tensor]:
+    def vjp(self, v: Tensor) -> dict[str, Tensor]:
         """Jᵀ v by parameter name; pruned entries are 0."""
         total = {name: torch.zeros_like(p) for name, p in self.free.items()}
         chunk = self._at_once()
@@ -136,7 +136,7 @@ class Tangent:
                     total[name] += g
         return {name: self._masked(name, g) for name, g in total.items()}
 
-    def forth(self, u: Vector) -> Tensor:
+    def jvp(self, u: Vector) -> Tensor:
         """J u, the derivative in direction u."""
         found = []
         u = {name: self._masked(name, u[name]) for name in self.free}

@@ -20,15 +20,16 @@ from . import bench, prune, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. An error that the user can mend is one line and exit code 2."""
+    """Run one command. An error that the user can fix is one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without θ shows a question mark, not a traceback
     args = parser().parse_args(hyphenated(sys.argv[1:] if argv is None else argv))
 
     before = warnings.formatwarning
+    flags = flags_of(args)
     # one line, without the line of code
-    warnings.formatwarning = lambda message, *_: f"hf-px: warning: {name_flags(str(message), vars(args))}\n"
+    warnings.formatwarning = lambda message, *_: f"hf-px: warning: {name_flags(str(message), flags)}\n"
     try:
         args.run(args)
         sys.stdout.flush()
@@ -40,11 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, HfPxError) as error:
         if args.traceback:
             raise
-        print(f"hf-px: error: {name_flags(' '.join(str(error).split()), vars(args))}", file=sys.stderr)
+        print(f"hf-px: error: {name_flags(' '.join(str(error).split()), flags)}", file=sys.stderr)
         return 2
     finally:
         warnings.formatwarning = before
     return 0
+
+
+def flags_of(args: argparse.Namespace) -> dict[str, str]:
+    """{argument of the library: flag of this command}."""
+    actions = args.parser._actions if "parser" in args else []
+    own = {action.dest: action.option_strings[0] for action in actions if action.option_strings}
+    return {"source": "--data", **getattr(args, "flags", {}), **own}
 
 
 class _CommandParser(argparse.ArgumentParser):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.errors import first_line
 from ..core.options import HelpFormatter, whole_number
+from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS
 
 
 def add_command(
@@ -22,7 +23,7 @@ def add_command(
         allow_abbrev=False,
     )
     command.add_argument("--traceback", action="store_true", help="show the traceback of an error")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
     return command
 
 
@@ -52,9 +53,9 @@ def add_data_flags(group: Any, data: str) -> None:
     group.add_argument(
         "--per-class",
         type=whole_number(1),
-        default=10,
+        default=DEFAULT_PER_CLASS,
         metavar="N",
-        help="examples per class to prune by (default: 10)",
+        help=f"examples per class to prune by (default: {DEFAULT_PER_CLASS})",
     )
     group.add_argument(
         "--batch-size",
@@ -63,8 +64,8 @@ def add_data_flags(group: Any, data: str) -> None:
         help="batch size of the pruning set (default: 100; 8 for images with label maps)",
     )
     group.add_argument("--split", default="train", help="split of the data set (default: train)")
-    group.add_argument("--image-column", metavar="NAME", help="(default: image or img)")
-    group.add_argument("--label-column", metavar="NAME", help="(default: label, labels or fine_label)")
+    group.add_argument("--image-column", metavar="NAME", help=COLUMN_HELP["image"])
+    group.add_argument("--label-column", metavar="NAME", help=COLUMN_HELP["label"])
 
 
 def usable_device(text: str | None) -> Any:

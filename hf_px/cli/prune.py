@@ -87,7 +87,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from ..core.head import segments
     from ..data import data_config, load_pruning_set
     from ..models.load import load
-    from ..pruning import prune_with
+    from ..pruning import prune
 
     config = _checked(args)
     torch.manual_seed(config.seed)
@@ -103,7 +103,7 @@ def prune_command(args: argparse.Namespace) -> None:
     input_size = tuple(data_config(model)["input_size"])
 
     start = time.perf_counter()
-    mask = prune_with(model, config, batches, progress=not args.quiet, input_size=input_size)
+    mask = prune(model, config, batches=batches, progress=not args.quiet, input_size=input_size)
     seconds = time.perf_counter() - start
     _warn_of_silent_classes(model, mask)
     table = summary(model, mask, input_size=input_size)
@@ -186,7 +186,7 @@ def _warn_of_silent_classes(model: Any, mask: Mask) -> None:
 
 def _settings(args: argparse.Namespace, config: PruneConfig) -> dict[str, Any]:
     """All flags, with defaults filled in."""
-    left_out = ("run", "demo", "output", "force", "quiet", "traceback")
+    left_out = ("run", "parser", "demo", "output", "force", "quiet", "traceback")
     settings = {name: value for name, value in vars(args).items() if name not in left_out}
     settings |= {name: getattr(config, name) for name in settings if hasattr(config, name)}
     settings |= {name: list(settings[name]) for name in ("keep_dense", "exclude")}

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.options import add_options, options_from, whole_number
+from ..core.options import add_options, flag_of, options_from, whole_number
 from ..prune_config import PruneConfig
 from .arguments import add_command, add_data_flags, add_model_flags, usable_device
 
@@ -27,6 +27,9 @@ examples:
 """
 PARTS = ("spectrum", "latency")
 PRUNING = ("sparsity", "rounds", "norm", "keep_head")  # fields of PruneConfig that are flags here
+# the others: a ticket of `hf-px prune` can have any of them, and be reported
+FLAGS = {field.name: f"hf-px prune {flag_of(field.name)}" for field in dataclasses.fields(PruneConfig)}
+FLAGS |= {"scorer": "--scorers", "seed": "--seeds"}
 
 
 def add_to(commands: Any) -> None:
@@ -39,7 +42,7 @@ def add_to(commands: Any) -> None:
         "content as Markdown, CSV and JSON. After an interruption, the same command continues.",
         examples=EXAMPLES,
     )
-    command.set_defaults(interrupted="; the same command continues")
+    command.set_defaults(interrupted="; the same command continues", flags=FLAGS)
     command.add_argument(
         "networks",
         metavar="TICKET_OR_MODEL",

@@ -73,9 +73,12 @@ def add_to(commands: Any) -> None:
 
     convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
     convert.add_argument("ticket", metavar="TICKET", help=_WHERE)
-    convert.add_argument("output", metavar="DIR", type=Path, help="output directory; may be the ticket's own")
+    convert.add_argument(
+        "output", metavar="DIR", type=Path, help="output directory: new, empty, or a ticket's, such as TICKET itself"
+    )
     convert.add_argument("--layout", choices=LAYOUTS, required=True, help="; ".join(_LAYOUT_HELP))
     _revision(convert)
+    convert.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
 
     diff = _command(commands, "diff", "compare the masks of two tickets by layer", diff_command)
     diff.add_argument("first", metavar="A", help=_WHERE)
@@ -258,11 +261,15 @@ def convert_command(args: argparse.Namespace) -> None:
     from ..tickets.ticket_file import DENSE, PACKED
     from ..training.publish import files_beside
 
+    output = args.output.expanduser()
+    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    if names and not names & {PACKED, DENSE} and not args.force:
+        raise ValueError(f"{output}: holds files, but no ticket; name another directory, or add --force")
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)
     for name in (PACKED, DENSE):
-        if (path := args.output.expanduser() / name).is_file():
+        if (path := output / name).is_file():
             print(f"{path}  {path.stat().st_size:,} bytes")
 
 

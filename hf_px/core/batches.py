@@ -59,12 +59,14 @@ class Batches:
         self, data: Iterable[Any], device: torch.device | str = "cpu", dtype: torch.dtype | None = None
     ) -> None:
         if isinstance(data, Iterator):
-            raise ValueError("batches is an iterator and would be used up after one round; pass a list or a DataLoader")
+            raise ValueError("`batches` is an iterator, used up after one round; pass a list or a DataLoader")
         if not isinstance(data, Iterable):
-            raise ValueError(f"batches is {data!r:.40}; pass a list or a DataLoader of inputs, or of (inputs, labels)")
+            raise ValueError(
+                f"`batches` is {data!r:.40}; pass a list or a DataLoader of inputs, or of (inputs, labels)"
+            )
         pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor) and data[1].dim() == 1
         if isinstance(data, (Tensor, Mapping)) or pair:  # (inputs, labels)
-            raise ValueError("batches is a single batch; put it in a list: batches=[batch]")
+            raise ValueError("`batches` is a single batch; put it in a list: [batch]")
         self._data = data
         self._device = torch.device(device)
         self._dtype = dtype  # the model's dtype; batches are converted to it
@@ -74,7 +76,7 @@ class Batches:
     def first(self) -> Batch:
         for item in self._data:
             return _batch(item, 0, self._device, self._dtype)
-        raise ValueError("batches is empty; pass at least one batch of inputs")
+        raise ValueError("`batches` is empty; pass at least one batch of inputs")
 
     def __iter__(self) -> Iterator[Batch]:
         """Every batch, on every process: for methods whose batches depend on each other."""
@@ -118,7 +120,7 @@ class Batches:
         if self.world > 1:
             total, top = self._reduce(total, top, like)
         if top is None:
-            raise ValueError("batches is empty; pass at least one batch of inputs")
+            raise ValueError("`batches` is empty; pass at least one batch of inputs")
         # rounded to the weights' dtype, so that one process and two give the same bits
         return {name: v.to(like[name].dtype) for name, v in _unscale(total, top, like).items()}
 

@@ -8,7 +8,7 @@ class HfPxError(Exception):
 
 
 class UnsupportedModelError(HfPxError):
-    """The model cannot be run as its paths: an operation has no rule or is out of sight."""
+    """The model cannot be run as its paths: an operation has no rule or cannot be intercepted."""
 
 
 class NonFiniteScoreError(HfPxError):
@@ -28,7 +28,7 @@ class DisagreementError(HfPxError):
 
 
 class TicketError(HfPxError):
-    """A ticket cannot be read, or must not be written: damaged, not a ticket, or not true to its mask."""
+    """A ticket cannot be read, or must not be written: damaged, not a ticket, or its pruned weights are not zero."""
 
 
 def first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from .batches import Batch
+from .batches import Batch, Batches
 
 IGNORE = 255  # label of a pixel without a class, as in Pascal VOC
 Loss = Callable[[Tensor, Any], Tensor]  # (output, labels) -> loss
@@ -130,10 +130,15 @@ def labelled_output(output: Tensor, labels: Tensor | None) -> Tensor:
     return output * F.interpolate(labelled, output.shape[2:], mode="nearest")
 
 
-def gradients(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, loss: Loss) -> dict[str, Tensor]:
-    """∂L/∂(θ ⊙ M) on one batch, for pruned weights too."""
-    leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-    return derivatives(loss(call(model, leaves, batch), batch.labels), leaves)
+def gradients(model: nn.Module, weights: Mapping[str, Tensor], batches: Batches, loss: Loss) -> dict[str, Tensor]:
+    """Σ_b ∂L_b/∂(θ ⊙ M), for pruned weights too, with batch statistics: what the first training step will see."""
+
+    def gradient(batch: Batch) -> dict[str, Tensor]:
+        leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+        return derivatives(loss(call(model, leaves, batch), batch.labels), leaves)
+
+    with undisturbed(model, batch_statistics=True):
+        return batches.sum(gradient, like=weights)
 
 
 def derivatives(value: Tensor, of: Mapping[str, Tensor], create_graph: bool = False) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Dataclass fields as command-line flags: one set of names, defaults and help texts for Python, commands and recipes.
 
-An error of the library names a Python argument in backticks, `min_per_layer`; `name_flags` turns it into
---min-per-layer where a command prints it.
+An error of the library names a Python argument in backticks, `min_per_layer`; a command prints --min-per-layer, by
+`name_flags`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -62,9 +63,19 @@ def hyphenated(argv: Iterable[str]) -> list[str]:
     return [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
 
 
-def name_flags(message: str, names: Collection[str]) -> str:
-    """Python arguments in backticks, as the flags that a user typed: `min_per_layer` is --min-per-layer."""
-    return re.sub(r"`(\w+)`", lambda match: flag_of(match[1]) if match[1] in names else match[0], message)
+def name_flags(message: str, flags: Mapping[str, str]) -> str:
+    """The message with the flag of each Python argument in backticks, or the bare name if it has no flag."""
+    return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[1]), message)
+
+
+@contextmanager
+def renamed_arguments(**names: str) -> Iterator[None]:
+    """Errors inside name the arguments of the caller: {argument of the callee: argument of the caller}."""
+    try:
+        yield
+    except ValueError as error:
+        message = re.sub(r"`(\w+)`", lambda match: f"`{names.get(match[1], match[1])}`", str(error))
+        raise ValueError(message) from error
 
 
 def at_least(least: float, **values: float | None) -> None:
@@ -102,7 +113,8 @@ def _add(parser: Any, field: dataclasses.Field[Any], command: bool) -> None:
     default: Any = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
-    settings: dict[str, Any] = {"default": default, "help": _help(how["help"], default), "dest": field.name}
+    text = how["help"] + "; repeat the flag for several" * (many and command)
+    settings: dict[str, Any] = {"default": default, "help": _help(text, default), "dest": field.name}
     if how["type"] is bool and command:
         settings["action"] = argparse.BooleanOptionalAction
     elif how["type"] is bool:

@@ -45,7 +45,7 @@ class Registry(Generic[R]):
     def __getitem__(self, name: str) -> R:
         if name not in self._records:
             hint = nearest(name, self._records, cutoff=0.4)
-            raise ValueError(f"unknown {self._kind} {name!r}; {hint}There are: {', '.join(self)}")
+            raise ValueError(f"unknown {self._kind} {name!r}; {hint}{'T' if hint else 't'}here are: {', '.join(self)}")
         return self._records[name]
 
     def __contains__(self, name: object) -> bool:

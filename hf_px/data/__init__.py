@@ -1,6 +1,7 @@
 """Data sets by name, image transforms for a model, and the small sets that a model is pruned with.
 
-May import core and models. For segmentation: open_data("voc2012", task="segmentation"), pair_batches, TrainPairs.
+May import core, prune_config and models.
+For segmentation: open_data("voc2012", task="segmentation"), pair_batches, TrainPairs.
 
 data = open_data("cifar10")
 images = data_config(model)

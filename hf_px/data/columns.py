@@ -16,7 +16,7 @@ TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
 def _find_column(dataset: Any, role: Literal["image", "label"], given: str | None, preset: Preset | None) -> str:
-    """The column given; else the preset's; else one with a usual name; else the only one of the right type."""
+    """The column given, else that of the preset, else one with a usual name, else the only one of the right type."""
     import datasets
 
     columns = dataset.column_names
@@ -70,7 +70,7 @@ def find_label_column(dataset: Any, given: str | None, preset: Preset | None) ->
 
 
 def find_label_map_column(dataset: Any, given: str | None, image_column: str, preset: Preset | None) -> str:
-    """The column given; else the preset's; else an image column with a usual name; else the only other image column."""
+    """The column given, else that of the preset, else images with a usual name, else the only other image column."""
     columns = dataset.column_names
     has = f"the data has {', '.join(columns)}"
     if given is not None and (given not in columns or given == image_column):
@@ -104,7 +104,7 @@ def _image_columns(dataset: Any) -> list[str]:
 def find_test_split(
     parts: Mapping[str, Any], given: str | None, train: str, labelled: Callable[[str], bool], preset: Preset | None
 ) -> str:
-    """The split given; else the preset's; else the first of test, validation, valid, val that has labels."""
+    """The split given, else that of the preset, else the first of test, validation, valid, val that has labels."""
     choices = [name for name in parts if name != train]
     has = f"it has {', '.join(parts)}"
     if given is not None:

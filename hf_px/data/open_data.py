@@ -76,11 +76,9 @@ def open_data(
     if preset and preset.task != task:
         raise ValueError(f"data {source}: {preset.title} has {HAS[preset.task]}; {NEEDS[task]}")
     if preset and preset.name == "digits":
-        if image_column or label_column or config or revision:
-            raise ValueError(
-                "data digits has no columns, configs or revisions; omit `image_column`, `label_column`, `config` and "
-                "`revision`"
-            )
+        hub = {"image_column": image_column, "label_column": label_column, "config": config, "revision": revision}
+        if given_names := [f"`{name}`" for name, value in hub.items() if value]:
+            raise ValueError(f"data digits has no columns, configs or revisions; omit {' and '.join(given_names)}")
         return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split)
     given = Selection(
         train_split or (preset.train_split if preset else "train"), test_split, image_column, label_column
@@ -192,7 +190,7 @@ def _open_pairs(
 def _classes(
     splits: list[Pairs], names: tuple[str, ...] | None, num_classes: int | None, preset: Preset | None
 ) -> tuple[str, ...]:
-    """The preset's; else those of classes.txt; else `num_classes` numbers, or as many as occur. Checks all labels."""
+    """Class names from the preset, else classes.txt, else `num_classes` numbers, or as many as occur; checks labels."""
     if preset and names and len(names) != preset.num_classes:
         raise ValueError(
             f"classes.txt has {len(names)} names, but {preset.title} has {preset.num_classes} classes; "

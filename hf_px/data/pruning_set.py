@@ -10,17 +10,23 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..core.head import segments
+from ..core.options import renamed_arguments
+from ..prune_config import DEFAULT_PER_CLASS
 from .labelled_split import Split
 from .model_inputs import check_labels, data_config, num_classes
 from .open_data import Data, open_data
-from .sampling import balanced, batches_of
-from .segmentation.datasets import pair_batches
+from .sampling import BATCH_SIZE, balanced, batches_of
+from .segmentation.datasets import PAIR_BATCH_SIZE, pair_batches
 from .source import NOISE, check_source, not_rank_zero
 from .transforms import test_transform
 
 
 def pruning_batches(
-    data: Data[Split], images: Mapping[str, Any], per_class: int = 10, batch_size: int = 100, seed: int = 0
+    data: Data[Split],
+    images: Mapping[str, Any],
+    per_class: int = DEFAULT_PER_CLASS,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
 ) -> list[tuple[Tensor, Tensor]]:
     """B = ceil(|D|·|C| / b) batches of training images, `per_class` of each class, drawn by `seed`, not augmented.
 
@@ -39,8 +45,8 @@ def pruning_batches(
 def load_pruning_set(
     source: str,
     model: nn.Module,
-    per_class: int = 10,
-    batch_size: int = 100,
+    per_class: int = DEFAULT_PER_CLASS,
+    batch_size: int | None = None,
     seed: int = 0,
     *,
     split: str = "train",
@@ -49,9 +55,12 @@ def load_pruning_set(
 ) -> list[tuple[Tensor, Tensor]]:
     """Batches for `model`: images as it expects them, with labels, or label maps if it is a segmenter.
 
-    `source` as for open_data, or `random`: a single batch of noise, which fits any model.
+    `source` as for open_data, or `random`: a single batch of noise, which fits any model. By default a batch has 100
+    images, or 8 with label maps.
     """
     check_source(source)
+    if batch_size is None:
+        batch_size = PAIR_BATCH_SIZE if segments(model) else BATCH_SIZE
     images = data_config(model)
     classes = num_classes(model)
     if source == NOISE:
@@ -66,9 +75,11 @@ def load_pruning_set(
         "need_test": False,
     }
     if segments(model):
-        pairs = open_data(source, **options, task="segmentation", num_classes=classes or None)
-        check_labels(torch.tensor([pairs.train.highest()]), model)
-        return pair_batches(pairs, images, per_class, batch_size, seed)
-    data = open_data(source, **options)
+        options |= {"task": "segmentation", "num_classes": classes or None}
+    with renamed_arguments(train_split="split"):
+        data = open_data(source, **options)
+    if segments(model):
+        check_labels(torch.tensor([data.train.highest()]), model)
+        return pair_batches(data, images, per_class, batch_size, seed)
     check_labels(data.train.labels, model)
     return pruning_batches(data, images, per_class, batch_size, seed)

@@ -8,13 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..prune_config import DEFAULT_PER_CLASS
+
+BATCH_SIZE = 100  # of a pruning set
+
 
 class LabelledImages(NamedTuple):
     images: Tensor  # N x C x H x W, float32, normalised
     labels: Tensor  # N, int64
 
 
-def pruning_set(images: Tensor, labels: Tensor, per_class: int = 10, seed: int = 0) -> LabelledImages:
+def pruning_set(images: Tensor, labels: Tensor, per_class: int = DEFAULT_PER_CLASS, seed: int = 0) -> LabelledImages:
     """`per_class` examples of every class; classes alternate, so that each batch is balanced too."""
     chosen = balanced(labels, per_class, seed)
     return LabelledImages(images[chosen], labels[chosen])

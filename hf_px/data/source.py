@@ -19,9 +19,10 @@ def check_source(source: str) -> None:
     """Refuse a name that is neither built in, nor on this disk, nor written like a Hub id; uses no network."""
     if source == NOISE or preset_of(source) or Path(source).expanduser().exists() or _is_hub_id(source):
         return
+    hint = _nearest(source)
     raise ValueError(
-        f"data {source!r}: no such file or folder; {_nearest(source)}Built in are {', '.join(PRESETS)} and {NOISE}; "
-        "a Hub data set is written org/name, for example uoft-cs/cifar10"
+        f"`source` {source!r}: no such file or folder; {hint}{'B' if hint else 'b'}uilt in are {', '.join(PRESETS)} "
+        f"and {NOISE}; a Hub data set is written org/name, for example uoft-cs/cifar10"
     )
 
 

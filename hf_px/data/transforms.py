@@ -96,7 +96,7 @@ def padding_of(vary: PadCrop, images: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def augmentation_of(data: Data, images: Mapping[str, Any]) -> NoAugmentation | PadCrop | ResizedCrop | ScaleCrop:
-    """The preset's; for other data as CIFAR if the images are small, else the usual crop of ImageNet."""
+    """The augmentation of the preset; for other data that of CIFAR if the images are small, else ImageNet's crop."""
     if data.preset:
         return data.preset.augmentation
     if _is_small(data, images):

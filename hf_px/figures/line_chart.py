@@ -25,8 +25,8 @@ from .frame import (
 from .scale import ChartScale, scale_around
 from .svg_text import coordinate, cut_end, one_line, text_line, text_width
 
-_HEIGHT = 190.0  # of a panel
-_WIDEST_LABEL = 80.0  # of a tick
+_HEIGHT = 190.0  # height of a panel
+_WIDEST_LABEL = 80.0  # widest label of a tick
 _ALL_MARKERS = 40  # points; a series with more has only about _SOME_MARKERS markers
 _SOME_MARKERS = 7
 _CROSS = "M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5"

@@ -1,4 +1,4 @@
 """From a name, a Hub id or a file to a network with its weights; our own small networks are in `networks/`.
 
-May import core and the other packages below it.
+May import core.
 """

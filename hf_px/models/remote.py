@@ -42,6 +42,8 @@ class Source:
 
     @classmethod
     def of(cls, repo_or_dir: str | os.PathLike[str], **where: str | bool | os.PathLike[str] | None) -> Source:
+        if not isinstance(repo_or_dir, (str, os.PathLike)):
+            raise TypeError(f"`repo_or_dir` is {repo_or_dir!r:.40}; expected owner/name on the Hub, or a directory")
         source = cls(os.fspath(repo_or_dir), **where)  # type: ignore[arg-type]
         if source.is_dir:
             if source.revision is not None:
@@ -86,12 +88,15 @@ class Source:
                 )
         except RemoteEntryNotFoundError:
             return None
-        except TicketError:
+        except TicketError as error:
             # offline: the cache remembers which files a repo does not have, and most layouts lack one
             cached = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
             if cached is _CACHED_NO_EXIST:
                 return None
-            raise
+            no_answer = (HTTPError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
+            if isinstance(error.__cause__, HfHubHTTPError) or not isinstance(error.__cause__, no_answer):
+                raise
+            raise TicketError(f"{error}; nor is there a directory {self.name} here") from error
         if is_commit(path.parent.name):
             self.revision = path.parent.name  # the repo may change between two downloads
         return path

@@ -62,7 +62,7 @@ def warn_of_lost_layers(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> 
     losses = [f"no weight is left in {_counted(empty)}"] if empty else []
     losses += [f"no weight on a path is left in {_counted(cut_off)}"] if cut_off else []
     if losses:
-        advice = "norm='flow' gives every branch its share; " if scorer == "px" else ""
+        advice = "`norm` flow gives every branch its share; " if scorer == "px" else ""
         warnings.warn(
             f"of {len(mask.bits)} layers, {' and '.join(losses)}: the network runs without them. {advice}"
             "`min_per_layer` keeps some weights in each layer; more rounds or a lower sparsity help too",

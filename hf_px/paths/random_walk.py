@@ -38,14 +38,14 @@ def coins(like: Tensor, generator: torch.Generator) -> Tensor:
 class Forwards(Replay):
     generator: torch.Generator
 
-    def stand(self, x: Tensor) -> Tensor:
-        """x with one unit per row, of size 1; the gradient passes through that unit alone."""
+    def one_unit(self, x: Tensor) -> Tensor:
+        """Keep one unit per row, at size 1; the gradient passes through that unit alone."""
         size = x.detach()
         return x * draw(size, self.generator) / torch.where(size > 0, size, 1.0)
 
     def weigh(self, operation: Operation, x: Tensor, weight: Tensor) -> Tensor:
         # drawn again after the layer: pooling must not merge the positions that the walker could have taken
-        return self.stand(operation(self.stand(x), weight))
+        return self.one_unit(operation(self.one_unit(x), weight))
 
     def merge(self, a: Tensor, b: Tensor) -> Tensor:
         if a.shape != b.shape:

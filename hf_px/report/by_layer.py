@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ..analysis.layer_counts import LayerCounts
+from ..analysis.summary import Summary
 from ..figures.table import Value
 from .document import Figure, Section
 from .measure import Measured
@@ -55,44 +58,41 @@ def _silent_classes(one: Measured) -> list[str]:
 
 def _width_figure(group: Group) -> Figure:
     shown = group.pruned or group.members
-    first = shown[0].summary.rows
-    columns: dict[str, list[Value]] = {"units": [row.units for row in first]}
+    columns: dict[str, list[Value]] = {"units": [row.units for row in shown[0].summary.rows]}
     for one in shown:
         columns[f"{one.name}: with a weight"] = [row.kept_units for row in one.summary.rows]
         columns[f"{one.name}: on a path"] = [row.live_units for row in one.summary.rows]
-    carrying = {one.name: sum(row.carrying_units for row in one.summary.rows) for one in shown}
-    return layer_figure(
-        group,
-        "width-by-layer",
-        f"Output units on a path, by layer{group.title_suffix}",
-        [row.name for row in first],
-        {one.name: [row.unit_share for row in one.summary.rows] for one in shown},
-        columns,
-        x="part of the layer's units",
-        total=1.0,
-        texts={one.name: [f"{row.carrying_units:,}/{row.units:,}" for row in one.summary.rows] for one in shown},
-        alt="; ".join(f"{one.name}: {carrying[one.name]:,}/{one.summary.units:,}" for one in shown),
-    )
+    return _figure(
+        group, shown, "width-by-layer", "Output units on a path, by layer", columns, "unit_share",
+        lambda row: f"{row.carrying_units:,}/{row.units:,}",
+        lambda summary: f"{sum(row.carrying_units for row in summary.rows):,}/{summary.units:,}",
+        x="part of the layer's units", total=1.0,
+    )  # fmt: skip
 
 
 def _density_figure(group: Group) -> Figure:
-    pruned = group.pruned
-    first = pruned[0].summary.rows
-    columns: dict[str, list[Value]] = {
-        "shape": ["x".join(map(str, row.shape)) for row in first],
-        "weights": [row.total for row in first],
-    }
-    for one in pruned:
+    first = group.pruned[0].summary.rows
+    columns: dict[str, list[Value]] = {"shape": ["x".join(map(str, row.shape)) for row in first]}
+    columns["weights"] = [row.total for row in first]
+    for one in group.pruned:
         columns[f"{one.name}: kept"] = [row.kept for row in one.summary.rows]
         columns[f"{one.name}: of those dead"] = [row.dead for row in one.summary.rows]
-    return layer_figure(
-        group,
-        "density-by-layer",
-        f"Density by layer{group.title_suffix}",
-        [row.name for row in first],
-        {one.name: [row.density for row in one.summary.rows] for one in pruned},
-        columns,
+    return _figure(
+        group, group.pruned, "density-by-layer", "Density by layer", columns, "density",
+        lambda row: f"{row.density:.2%}",
+        lambda summary: f"{summary.kept:,} of {summary.total:,} weights",
         x="part of the layer's weights",
-        texts={one.name: [f"{row.density:.2%}" for row in one.summary.rows] for one in pruned},
-        alt="; ".join(f"{one.name}: {one.summary.kept:,} of {one.summary.total:,} weights" for one in pruned),
-    )
+    )  # fmt: skip
+
+
+def _figure(
+    group: Group, networks: Sequence[Measured], name: str, title: str, columns: Mapping[str, Sequence[Value]],
+    field: str, text: Callable[[LayerCounts], str], alt: Callable[[Summary], str], **chart: Any,
+) -> Figure:  # fmt: skip
+    """A chart of one field of the layers; `text` says it of a layer in words, `alt` of a network."""
+    return layer_figure(
+        group, name, f"{title}{group.title_suffix}", [row.name for row in networks[0].summary.rows],
+        {one.name: [getattr(row, field) for row in one.summary.rows] for one in networks}, columns,
+        texts={one.name: [text(row) for row in one.summary.rows] for one in networks},
+        alt="; ".join(f"{one.name}: {alt(one.summary)}" for one in networks), **chart,
+    )  # fmt: skip

@@ -35,7 +35,7 @@ from .networks import Network
 
 _PROBES = 16
 _WITHOUT_ZEROS = "the same without zeros"
-_MOST_ROWS = 2**21  # of the kernel of a large network
+_MOST_ROWS = 2**21  # largest kernel of a large network
 
 
 class SpectrumSize(NamedTuple):
@@ -69,7 +69,7 @@ class Spectra:
 
     own: Spectrum | None = None  # Θ at the network's own weights
     mean: Spectrum | None = None  # the mean of Θ over draws of the weights
-    mean_dense: Spectrum | None = None  # of the same architecture, unpruned, on the same draws
+    mean_dense: Spectrum | None = None  # the mean for the unpruned architecture, on the same draws
     images: int = 0
     reason: str = ""
 
@@ -83,7 +83,7 @@ class Measured:
     cost: Cost
     bytes: Mapping[str, int]  # "dense", and "packed" for a pruned network
     latency: Latency | None
-    latency_dense: Latency | None  # of the same architecture without zeros
+    latency_dense: Latency | None  # latency of the same architecture without zeros
     sparse_runtime: bool  # True if `latency` is that of the sparse runtime
     machine: str
     spectra: Spectra

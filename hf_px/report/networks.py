@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..analysis.saliency import Saliency, saliency
 from ..core.errors import HfPxError, TicketError, first_line
-from ..core.head import segments, silent_classes
+from ..core.head import silent_classes
 from ..core.mask import Mask
 from ..core.prunable import prunable
 from ..core.registry import Scorer, scorers
@@ -24,7 +24,7 @@ from ..data.presets import preset_of
 from ..data.source import NOISE
 from ..models.load import check_name
 from ..models.remote import Source
-from ..prune_config import PruneConfig
+from ..prune_config import DEFAULT_PER_CLASS, PruneConfig
 from ..pruning import score
 from ..tickets import directory
 from ..tickets.ticket import Ticket
@@ -86,7 +86,7 @@ class ReportRequest:
     seeds: Sequence[int] = (0,)
     data_seeds: Sequence[int] = (0,)
     data: str | None = None
-    per_class: int = 10
+    per_class: int = DEFAULT_PER_CLASS
     batch_size: int | None = None
     split: str = "train"
     image_column: str | None = None
@@ -110,9 +110,8 @@ class ReportRequest:
         """The examples to prune and to measure with; None without data."""
         if data is None:
             return None
-        size = self.batch_size or (8 if segments(model) else 100)
         return load_pruning_set(
-            data, model, self.per_class, size, data_seed,
+            data, model, self.per_class, self.batch_size, data_seed,
             split=self.split, image_column=self.image_column, label_column=self.label_column,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from ..core.shareable import shareable
 from ..data import data_config
 from ..models.load import load
 from ..prune_config import PruneConfig
-from ..pruning import prune_with
+from ..pruning import prune
 from ..tickets.mask_file import load_mask, save_mask
 from ..training.tasks import task_of
 from .cache import ReportCache, digest_of, weights_digest
@@ -115,8 +115,8 @@ def _pruned(
         masks.pop(t - 2, None)
 
     if saved is None or saved[0] < rounds:
-        prune_with(
-            model, config, batches, resume_from=saved, on_round=save, progress=request.progress,
+        prune(
+            model, config, batches=batches, resume_from=saved, on_round=save, progress=request.progress,
             input_size=tuple(data_config(model)["input_size"]),
         )  # fmt: skip
     last_two = [masks[rounds - 1], masks[rounds]]

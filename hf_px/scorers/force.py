@@ -9,18 +9,13 @@ import torch
 from torch import nn
 
 from ..core.batches import Batches
-from ..core.forward import Loss, cross_entropy, gradients, undisturbed
+from ..core.forward import Loss, cross_entropy, gradients
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 
 
 @scorer(
-    "force",
-    summary="|θ ⊙ ∂L/∂(θ⊙M)|",
-    needs="labels",
-    rounds=100,
-    paper="de Jorge et al., ICLR 2021",
-    revives=True,
+    "force", summary="|θ ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper="de Jorge et al., ICLR 2021", revives=True
 )
 def force(
     model: nn.Module,
@@ -31,7 +26,6 @@ def force(
     loss: Loss = cross_entropy,
 ) -> Scores:
     # the authors draw new samples in every round; here each round sees all batches, summed with their sign
-    with undisturbed(model, batch_statistics=True):
-        total = batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
+    total = gradients(model, weights, batches, loss)
     # dense θ is in the model; the gradient is that of the pruned network
     return {name: (w.detach() * total[name]).abs() for name, w in weights.mask.tensors_of(model).items()}

@@ -43,6 +43,6 @@ def grasp(
 
     with undisturbed(model, batch_statistics=True), twice_differentiable():
         # g of all batches first: per batch it would be Σ H_b g_b, without the terms between batches
-        g = batches.sum(lambda batch: gradients(model, weights, batch, cooled), like=weights)
+        g = gradients(model, weights, batches, cooled)
         hg = batches.sum(product, like=weights)
     return {name: w * hg[name] for name, w in weights.items()}

@@ -38,7 +38,7 @@ def prospr(
     # process uses the same batches, since each step needs the one before
     sequence = list(islice(cycle(batches), steps + 1))
     if not sequence:
-        raise ValueError("batches is empty; pass at least one batch of inputs")
+        raise ValueError("`batches` is empty; pass at least one batch of inputs")
     m = {name: torch.ones_like(w).requires_grad_() for name, w in weights.items()}
     theta = {name: w * m[name] for name, w in weights.items()}
     # the other parameters are trained too, as they will be after pruning

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..core.batches import Batches
-from ..core.forward import Loss, cross_entropy, gradients, undisturbed
+from ..core.forward import Loss, cross_entropy, gradients
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 
@@ -25,7 +25,5 @@ def snip(
     generator: torch.Generator,
     loss: Loss = cross_entropy,
 ) -> Scores:
-    # batch statistics: what the first training step will see
-    with undisturbed(model, batch_statistics=True):
-        total = batches.sum(lambda batch: gradients(model, weights, batch, loss), like=weights)
+    total = gradients(model, weights, batches, loss)
     return {name: (w * total[name]).abs() for name, w in weights.items()}

@@ -37,8 +37,8 @@ from .directory import CONFIG
 
 # formats that PIL decodes itself; others start a program (EPS) or are rarely photographs
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-_MOST_BYTES = 2**20  # of a JSON file with image settings
-_MOST_SIDE = 4096  # of a model's input; the largest ImageNet models take 1024
+_MOST_BYTES = 2**20  # largest JSON file with image settings
+_MOST_SIDE = 4096  # largest side of a model's input; the largest ImageNet models take 1024
 _MOST_IN_LEGEND = 40
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 

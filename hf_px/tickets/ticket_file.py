@@ -114,8 +114,8 @@ class Contents:
     tied: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     pair: str = ""
-    path: str = ""  # of the file, for errors
-    names: tuple[str, ...] = ()  # of the masked tensors, known before the mask is decoded
+    path: str = ""  # the file, for errors
+    names: tuple[str, ...] = ()  # names of the masked tensors, known before the mask is decoded
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 import yaml
 
 from ..core.errors import HfPxError
-from ..core.options import HelpFormatter, add_options, hyphenated, name_flags, options_from
+from ..core.options import HelpFormatter, add_options, flag_of, hyphenated, name_flags, options_from
 from ..prune_config import PruneConfig
 from .config import DataOptions, ModelOptions, Options, OutputOptions, RewindOptions, TrainingOptions
 
@@ -28,7 +28,7 @@ _GROUPS: dict[str, type] = {
     "training, of the ticket and of its dense twin": TrainingOptions,
     "output": OutputOptions,
 }
-_FIXED_IN_IMP = ("scope", "schedule", "norm")
+_FIXED_IN_IMP = ("scorer", "scope", "schedule", "norm")
 
 
 def parse_options(recipe: RecipeName, description: str = "", argv: Sequence[str] | None = None) -> Options:
@@ -44,17 +44,21 @@ def parse_options(recipe: RecipeName, description: str = "", argv: Sequence[str]
     parser.add_argument("--config", metavar="FILE", help="a yaml file of these options; flags override it")
     for title, kind in _groups(recipe).items():
         add_options(parser.add_argument_group(title), kind, leave_out=_left_out(recipe))
+    flags = {word.partition("=")[0] for word in argv}
+    if fixed := [flag for flag in map(flag_of, _left_out(recipe)) if flag in flags]:
+        parser.error(f"{fixed[0]} is not an option of IMP, which prunes by magnitude over all layers; leave it out")
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--config")
     try:
         config = first.parse_known_args(argv)[0].config
     except argparse.ArgumentError as error:
         parser.error(str(error))
-    args = parser.parse_args([*(_flags_of(Path(config), option_names(recipe)) if config else []), *argv])
+    # IMP is not a scorer: a config file may name one for the other recipe
+    passed_over = ("scorer",) if recipe == "imp" else ()
+    args = parser.parse_args([*(_flags_of(Path(config), option_names(recipe), passed_over) if config else []), *argv])
     return Options(
         options_from(ModelOptions, args),
         options_from(DataOptions, args),
-        # IMP is not a scorer: a config file may name one for the other recipe
         options_from(PruneConfig, args, **({"scorer": "magnitude"} if recipe == "imp" else {})),
         options_from(TrainingOptions, args),
         options_from(OutputOptions, args),
@@ -69,8 +73,8 @@ def option_names(recipe: RecipeName) -> list[str]:
 
 
 def run_recipe(main: Callable[[], Any]) -> None:
-    """Run a recipe. An error that the user can mend is one line and exit code 2, without a traceback."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {name_flags(str(message), _all_names())}\n"
+    """Run a recipe. An error that the user can fix is one line and exit code 2, without a traceback."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {name_flags(str(message), _all_flags())}\n"
     try:
         main()
     except (ValueError, OSError, HfPxError) as error:
@@ -84,7 +88,7 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 def error_message(error: BaseException) -> str:
     """The error in one line, with flags in place of Python arguments."""
-    return name_flags(" ".join(str(error).split()), _all_names())
+    return name_flags(" ".join(str(error).split()), _all_flags())
 
 
 def _groups(recipe: RecipeName) -> dict[str, type]:
@@ -95,10 +99,11 @@ def _left_out(recipe: RecipeName) -> Sequence[str]:
     return _FIXED_IN_IMP if recipe == "imp" else ()
 
 
-def _all_names() -> set[str]:
-    """Options of all recipes, sweeps included."""
+def _all_flags() -> dict[str, str]:
+    """{argument: flag} of all recipes, sweeps included."""
     of_sweeps = ("methods", "sparsities", "seeds", "values", "processes")
-    return {*option_names("prune_finetune"), *option_names("imp"), *of_sweeps}
+    names = (*option_names("prune_finetune"), *option_names("imp"), *of_sweeps)
+    return {"source": "--data"} | {name: flag_of(name) for name in names}
 
 
 class _RecipeParser(argparse.ArgumentParser):
@@ -110,7 +115,7 @@ class _RecipeParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}{hint}; see --help\n")
 
 
-def _flags_of(path: Path, known: Sequence[str]) -> list[str]:
+def _flags_of(path: Path, known: Sequence[str], passed_over: Sequence[str] = ()) -> list[str]:
     """The `name: value` lines of a file as flags: argparse reads 1e-4 as a number, yaml does not."""
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -123,6 +128,8 @@ def _flags_of(path: Path, known: Sequence[str]) -> list[str]:
     flags: list[str] = []
     for name, value in settings.items():
         plain = str(name).replace("-", "_")
+        if plain in passed_over:
+            continue
         if plain not in known:
             near = difflib.get_close_matches(plain, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

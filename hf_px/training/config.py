@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ..core.options import at_least, option
-from ..prune_config import PruneConfig
+from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS, PruneConfig
 from ..tickets.directory import Layout
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
@@ -64,16 +64,12 @@ class DataOptions:
         "use this many test images, the same number of each class and the same ones for every seed (default: all)",
         type=int,
     )
-    image_column: str | None = option(
-        None, "column of the images (default: image, img, or the only column with images)", type=str
-    )
-    label_column: str | None = option(
-        None, "column of the classes or label maps (default: label, labels, mask, or the only candidate)", type=str
-    )
+    image_column: str | None = option(None, COLUMN_HELP["image"], type=str)
+    label_column: str | None = option(None, COLUMN_HELP["label"], type=str)
     image_size: int | None = option(
         None, "height and width of the images (default: the model's own; 16 for digits on 32-pixel models)", type=int
     )
-    per_class: int = option(10, "images per class to prune by: the paper's |D|")
+    per_class: int = option(DEFAULT_PER_CLASS, "images per class to prune by: the paper's |D|")
     prune_batch_size: int | None = option(
         None, "batch size of the pruning set (default: 100; 8 for images with label maps)", type=int
     )
@@ -192,7 +188,7 @@ class OutputOptions:
 
 @dataclass
 class RewindOptions:
-    """Of iterative magnitude pruning (IMP), which trains between its rounds."""
+    """Options of iterative magnitude pruning (IMP), which trains between rounds."""
 
     rewind: Literal["weights", "lr"] = option(
         "weights", "after each round go back to early weights and their learning rate, or to the learning rate alone",
@@ -206,7 +202,7 @@ class RewindOptions:
 
 @dataclass
 class Options:
-    """All options of one run. `rewind` is that of IMP, None for the other recipes."""
+    """All options of one run. `rewind` is set for IMP only."""
 
     model: ModelOptions
     data: DataOptions

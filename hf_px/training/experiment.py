@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from ..analysis.ridge_probe import with_ridge_head
 from ..core.head import head_of, segments, silent_classes
 from ..core.mask import Mask
+from ..core.options import renamed_arguments
 from ..core.processes import gather
 from ..core.prunable import prunable
 from ..core.shareable import shareable, short_name
@@ -30,7 +31,7 @@ from ..core.text import name_list
 from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
-from ..pruning import prune_with
+from ..pruning import prune
 from ..runtime.bench import measure_speed
 from ..tickets.mask_file import load_mask, save_mask
 from ..tickets.predict import gallery
@@ -40,7 +41,7 @@ from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_den
 from .loop import scaler_state
 from .match_data import check_runs, images_of_, name_classes_
 from .plan import Plan, channels_last
-from .publish import check_login, check_repo, command, push, save_ticket
+from .publish import check_login, check_repo, command, push, save_run_ticket
 from .resume import check_digests
 from .run_directory import RESULTS, Run, check_agreed, check_output, hold, on_main, results_table
 from .tasks import CLASSIFICATION, task_of
@@ -139,7 +140,8 @@ class Experiment:
 
     def _load_data(self) -> None:
         data, num_classes = self.options.data, self.options.model.num_classes
-        with self.accelerator.main_process_first():  # one download, not one per process
+        renamed = renamed_arguments(config="data_config", revision="data_revision")
+        with self.accelerator.main_process_first(), renamed:  # one download, not one per process
             self.data = open_data(
                 data.data,
                 config=data.data_config,
@@ -201,7 +203,7 @@ class Experiment:
         self._metric = self.task.metric(self.data.classes)
 
     def _begin(self) -> None:
-        """Write down what the run works on; from here on the directory belongs to it."""
+        """Record what the run works on; from here on the directory belongs to it."""
         data, loaded, accelerator = self.data, self.loaded, self.accelerator
         digests = {"data": digest_of_data(data.train), "weights": digest_of_weights(self.model)}
         check_digests(self.directory, self.run.results, digests)
@@ -259,10 +261,10 @@ class Experiment:
         if self.pruning.record.needs != "weights":
             batches = self.task.pruning_set(self.data, self.images, data.per_class, data.prune_batch_size, self.seed)
         with self.timed("pruning"):
-            mask = prune_with(
+            mask = prune(
                 self.model,
                 self.pruning,
-                batches,
+                batches=batches,
                 input_size=self.images["input_size"],
                 accelerator=self.accelerator,
                 resume_from=done,
@@ -272,7 +274,7 @@ class Experiment:
         return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
 
     def record_mask(self, mask: Mask) -> None:
-        """Write down what the ticket keeps; warn if a class has no weight left."""
+        """Record what the ticket keeps; warn if a class has no weight left."""
         silent = [self.data.classes[i] for i in silent_classes(self.model, mask)]
         dense = self.pruning.kept_dense(self.model, prunable(self.model, self.pruning.exclude))
         self.run.results["mask"] = {
@@ -326,7 +328,7 @@ class Experiment:
         return self.task.evaluate(self.accelerator, model, self._tests, self._metric)
 
     def record(self, name: str, model: nn.Module) -> None:
-        """Measure on the test set and write it down, unless an earlier try did."""
+        """Measure on the test set and record it, unless a run before the resume did."""
         results = self.run.results["results"]
         if name not in results:
             results[name] = self.evaluate(model)
@@ -360,7 +362,7 @@ class Experiment:
         if self.accelerator.is_main_process:
             if self.output.bench:
                 results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
-            results["bytes"] = save_ticket(
+            results["bytes"] = save_run_ticket(
                 self.directory, model, mask, results, self.images, self.output.layout, self._gallery(model)
             )
         self.run.finish()

@@ -30,7 +30,7 @@ _BESIDE = (RESULTS, PROCESSOR, PREDICTIONS, SPEED)
 _NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device", "deterministic", "compile"}
 
 
-def save_ticket(
+def save_run_ticket(
     directory: Path,
     model: nn.Module,
     mask: Mask,

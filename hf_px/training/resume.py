@@ -1,8 +1,8 @@
 """--resume: may this run continue? Its settings, data and weights must be those of the run in the directory.
 
 results.json may be shared and holds no path of this machine. So the full settings are also in `.cache/huggingface` of
-the run directory, which `hf upload` and HfApi.upload_folder skip, with a .gitignore beside them. Where the training
-continues, loop.py decides, from the newest checkpoint.
+the run directory, which `hf upload` and HfApi.upload_folder skip, with a .gitignore beside them. loop.py decides
+where training continues: at the newest checkpoint.
 """
 
 from __future__ import annotations

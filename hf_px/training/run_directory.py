@@ -123,7 +123,7 @@ def hold(directory: Path, patience: float = 10.0) -> None:
     while not try_lock(file):
         if time.monotonic() > deadline:
             file.close()
-            raise ValueError(f"`output_dir` {directory}: another process is at work on it; wait for it, or stop it")
+            raise ValueError(f"`output_dir` {directory}: is in use by another process; wait for it, or stop it")
         time.sleep(0.2)
     _HELD[path] = file
 

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from ..core.forward import IGNORE, output_tensor
 from ..data import TestImages, TestPairs, TrainImages, TrainPairs, pair_batches, pruning_batches
 from ..data.presets import TaskName
+from ..data.sampling import BATCH_SIZE
+from ..data.segmentation.datasets import PAIR_BATCH_SIZE
 from ..models.networks import encoder_of
 from .losses import label_counts
 from .plan import channels_last
@@ -85,7 +87,7 @@ CLASSIFICATION = Task(
     TrainImages,
     TestImages,
     pruning_batches,
-    prune_batch_size=100,
+    prune_batch_size=BATCH_SIZE,
     metric=lambda names: _metrics().classification_metrics(len(names)),
     measure=lambda logits, labels: (_metrics().ranked(logits), labels),
     add=lambda metric, best, labels: metric.add_batch(predictions=best, references=labels),
@@ -97,7 +99,7 @@ SEGMENTATION = Task(
     TrainPairs,
     TestPairs,
     pair_batches,
-    prune_batch_size=8,
+    prune_batch_size=PAIR_BATCH_SIZE,
     metric=lambda names: _metrics().MeanIoU(len(names), names),
     # one matrix per image instead of its pixels: less to send between processes
     measure=lambda logits, maps: (_metrics().confusion(logits.argmax(1), maps, logits.shape[1]),),

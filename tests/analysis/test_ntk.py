@@ -222,12 +222,12 @@ def test_the_products_are_those_of_the_matrix():
     tangent = Tangent(model, [x], random_mask(model))
     j = tangent.block(0, tangent.columns)
     v = torch.randn(tangent.rows, dtype=torch.float64)
-    back = tangent.back(v)
+    back = tangent.vjp(v)
     flat = torch.cat(
         [g.flatten() if tangent.kept[n] is None else g.flatten()[tangent.kept[n]] for n, g in back.items()]
     )
     torch.testing.assert_close(flat, j.T @ v)
-    torch.testing.assert_close(tangent.forth(back), j @ flat)
+    torch.testing.assert_close(tangent.jvp(back), j @ flat)
     assert all(not g[~random_mask(model).bits[n]].any() for n, g in back.items() if n in random_mask(model).bits)
 
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_measured_is_refused():
     for wrong in ({"norm": "Batch"}, {"over": "weight"}):
         with pytest.raises(ValueError, match="one of"):
             spectrum(model, [x], **wrong)
-    for wrong, message in ((None, "batches is None"), (x, "a single batch"), ([], "`?batches`? is empty")):
+    for wrong, message in ((None, "`batches` is None"), (x, "a single batch"), ([], "`batches` is empty")):
         with pytest.raises(ValueError, match=message):
             spectrum(model, wrong)
     with pytest.raises(ValueError, match="different sizes"):

@@ -282,3 +282,16 @@ def test_wrong_input(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert done.value.code == 2 and "invalid choice" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert "is a file" in fails(capsys, "convert", ticket, tmp_path / "file", "--layout", "packed")
+
+
+def test_convert_writes_over_a_ticket_but_not_between_other_files(
+    ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (thesis := tmp_path / "full" / "thesis.tex").parent.mkdir()
+    thesis.touch()
+    command = ["convert", ticket, thesis.parent, "--layout", "packed"]
+    assert "holds files, but no ticket; name another directory, or add --force" in fails(capsys, *command)
+    assert list(thesis.parent.iterdir()) == [thesis]
+    run(capsys, *command, "--force")
+    run(capsys, *command)  # a ticket now
+    assert thesis.exists()

@@ -32,6 +32,7 @@ def _fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert out == ""
     assert err.startswith("hf-px: error: ")
     assert err.count("\n") == 1
+    assert not re.search(r"`\w+`", err)  # flags, not Python arguments
     return err
 
 
@@ -225,13 +226,15 @@ def test_options_reach_the_method(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "prune.json").read_text())["settings"]["rounds"] == 2
 
 
-def test_a_folder_of_pictures(tmp_path: Path) -> None:
+def test_a_folder_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label in range(3):
         (tmp_path / "data" / f"class{label}").mkdir(parents=True)
         for i in range(2):
             Image.effect_noise((32, 32), 50 + 40 * label).save(tmp_path / "data" / f"class{label}" / f"{i}.png")
     argv = ["resnet20", "--scorer", "snip", "--data", str(tmp_path / "data"), "--per-class", "2", "--num-classes", "3"]
     assert _mask(tmp_path / "out", *argv, "--sparsity", "0.9").sparsity == pytest.approx(0.9, abs=1e-5)
+    capsys.readouterr()
+    assert "no split 'foo'; it has train: set --split to" in _fails(capsys, "prune", *argv, "--split", "foo")
 
 
 # wrong input: one line each, and before the model is looked for
@@ -256,13 +259,16 @@ NOWHERE = "nobody/no-such-model"  # would be an error of its own as soon as it i
         (["prune", NOWHERE, "--scope", "2:4", "--sparsity", "0.9"], "means sparsity 0.5, not 0.9"),
         (["prune", NOWHERE, "--schedule", "cosine"], "--schedule 'cosine' is unknown"),
         (["prune", NOWHERE, "--schedule", "one-shot", "--rounds", "5"], "one round, not 5"),
-        (["prune", NOWHERE, "--rounds", "0"], "--rounds is 0; expected a whole number from 1 up"),
+        (["prune", NOWHERE, "--rounds", "0"], "--rounds is 0; expected a positive integer"),
         (["prune", NOWHERE, "--rounds", "ten"], "argument --rounds: invalid int value: 'ten'"),
         (["prune", NOWHERE, "--per-class", "0"], "at least 1"),
         (["prune", NOWHERE, "--batch-size", "-1"], "at least 1"),
         (["prune", NOWHERE, "--num-classes", "0"], "at least 1"),
         (["prune", NOWHERE, "--min-per-layer", "-1"], "at least 0"),
-        (["prune", NOWHERE, "--scorer", "px", "--norm", "sideways"], "px knows batch, flow, running, released"),
+        (
+            ["prune", NOWHERE, "--scorer", "px", "--norm", "sideways"],
+            "--norm sideways must be one of batch, flow, running, released for px",
+        ),
         (["prune", NOWHERE, "--norm", "batch", "--scorer", "snip"], "snip has no such option"),
         (["prune", NOWHERE, "--device", "gpu"], "--device gpu: not usable here"),
         (["prune", NOWHERE, "--data", "digit"], "did you mean digits?"),
@@ -279,6 +285,9 @@ NOWHERE = "nobody/no-such-model"  # would be an error of its own as soon as it i
         (["prune", "resnet20", "--num-classes", "3"], "labels go up to 9, but the model has 3 classes"),
         (["prune", "resnet20", "--per-class", "1000"], "class 0 has 142 examples"),
         (["prune", "resnet20", "--scope", "2:4", *QUICK], "conv.weight has 3 inputs"),
+        (["prune", "resnet20", "--data", "/nope"], "--data '/nope': no such file or folder; built in are"),
+        (["prune", "resnet20", "--scorer", "px:running"], "unknown scorer 'px:running'; there are"),
+        (["prune", "resnet20", "--data", "digits", "--image-column", "zz"], "revisions; omit --image-column\n"),
     ],
 )
 def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], argv: list[str], complaint: str) -> None:

@@ -93,8 +93,8 @@ def test_row_is_the_first_sample_alone():
 @pytest.mark.parametrize(
     "data, error, words",
     [
-        (iter([X]), ValueError, "would be used up after one round"),
-        ((b for b in [X]), ValueError, "would be used up after one round"),
+        (iter([X]), ValueError, "used up after one round"),
+        ((b for b in [X]), ValueError, "used up after one round"),
         (X, ValueError, "single batch; put it in a list"),
         ({"pixel_values": X}, ValueError, "single batch; put it in a list"),
     ],
@@ -123,9 +123,9 @@ def test_refuses_a_bad_batch_by_number(item, error, words):
 
 
 def test_refuses_no_batch():
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="`batches` is empty"):
         Batches([]).first()
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="`batches` is empty"):
         Batches([]).sum(lambda b: {}, like={})
 
 
@@ -242,7 +242,7 @@ def worker(folder):
     try:
         Batches([]).sum(lambda b: {}, like={"a": torch.zeros(2)})
     except ValueError as error:
-        found["empty"] = torch.tensor("batches is empty" in str(error))
+        found["empty"] = torch.tensor("`batches` is empty" in str(error))
     torch.save(found, folder / f"{world}-{rank}.pt")
     if dist.is_initialized():
         dist.barrier()  # gloo aborts a process whose peer has hung up first

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_px.core.options import add_options, at_least, hyphenated, name_flags, option, options_from, whole_number
+from hf_px.core.options import (
+    add_options,
+    at_least,
+    hyphenated,
+    name_flags,
+    option,
+    options_from,
+    renamed_arguments,
+    whole_number,
+)
 
 
 @dataclass
@@ -71,8 +80,13 @@ def test_help_shows_defaults_that_are_values() -> None:
 
 def test_errors_name_arguments_in_python_and_flags_in_a_command() -> None:
     message = "`min_per_layer` 3 needs a lower `sparsity`; see `hf-px scorers` and `other`"
-    known = {"min_per_layer", "sparsity"}
-    assert name_flags(message, known) == "--min-per-layer 3 needs a lower --sparsity; see `hf-px scorers` and `other`"
+    flags = {"min_per_layer": "--min-per-layer", "sparsity": "--sparsities"}
+    assert name_flags(message, flags) == "--min-per-layer 3 needs a lower --sparsities; see `hf-px scorers` and other"
+
+
+def test_a_function_names_its_own_arguments_in_errors_of_another() -> None:
+    with pytest.raises(ValueError, match=r"^set `split` or `config`$"), renamed_arguments(train_split="split"):
+        raise ValueError("set `train_split` or `config`")
 
 
 def test_numbers_below_the_least_are_refused() -> None:

@@ -128,7 +128,7 @@ def test_without_the_settings_in_full_other_data_of_the_same_name_are_noticed(
     words = ["--model", "test_resnet", "--config", str(vault / "settings.yaml"), "--scorer", "magnitude"]
     words += ["--sparsity", "0.5", "--dense", "skip", "--output_dir", "run", "--data"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(hf_px.training.experiment, "save_ticket", interrupt)
+        patch.setattr(hf_px.training.experiment, "save_run_ticket", interrupt)
         run_here(recipe("prune_finetune"), here, *words, str(vault / "scans"))
     shutil.rmtree(here / "run" / FOLDER)
     with pytest.raises(ValueError, match="`output_dir` run holds a run on other data"):

@@ -316,7 +316,7 @@ def test_px_by_its_own_flow_is_the_formula() -> None:
 def test_px_by_its_own_flow_empties_no_layer_where_others_lose_one(batches: list[tuple[Tensor, Tensor]]) -> None:
     model = tiny()
     prune = partial(hf_px.prune, model, "px", sparsity=0.982, batches=batches, rounds=10, progress=False)
-    with pytest.warns(UserWarning, match=r"low\.0\.weight.*norm='flow'"):
+    with pytest.warns(UserWarning, match=r"low\.0\.weight.*`norm` flow"):
         assert not prune(norm="batch").bits["low.0.weight"].any()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="of .* layers")

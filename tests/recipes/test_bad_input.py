@@ -52,7 +52,7 @@ def refused(flags: list[Any], match: str, tmp_path: Path) -> None:
         (["--schedule", "cubic"], "--schedule 'cubic' is unknown"),
         (["--rounds", "0"], "--rounds is 0"),
         (["--scorer", "snip", "--norm", "batch"], "--norm batch: snip has no such option"),
-        (["--scorer", "px", "--norm", "bach"], "--norm bach: px knows batch, flow, running, released"),
+        (["--scorer", "px", "--norm", "bach"], "--norm bach must be one of batch, flow, running, released for px"),
         (["--lr", "0"], "--lr 0 must be positive"),
         (["--lr", "-1"], "--lr -1 must be positive"),
         (["--lr", "nan"], "--lr nan"),
@@ -65,7 +65,9 @@ def refused(flags: list[Any], match: str, tmp_path: Path) -> None:
         (["--lr_drops", "5", "-1"], "--lr-drops -1 must be positive"),
         (["--seed", "99999999999999999999"], r"--seed 9+ is outside \[0, "),
         (["--resume", "--overwrite"], "use one of the two"),
-        (["--label_column", "digit"], "data digits has no columns"),
+        (["--label_column", "digit"], "data digits has no columns, configs or revisions; omit --label-column$"),
+        (["--data_config", "foo"], "omit --data-config$"),
+        (["--data_revision", "foo", "--image_column", "x"], "omit --image-column and --data-revision$"),
         (["--warmup_epochs", "12"], "there are only 12 epochs"),
         (["--distill", "0.5", "--dense", "skip"], "--distill needs the dense twin"),
         (["--layout", "mask-only"], "stores no weights"),
@@ -89,7 +91,7 @@ def test_without_network_or_work(flags: list[str], match: str, offline: None, tm
         (["--model", "test_vit", "--image_size", "20"], "test_vit does not run on images of 3x20x20"),
         (
             ["--per_class", "2", "--keep_head", "true", "--sparsity", "0.999"],
-            "keep 640 weights",
+            "--keep-head needs 640 weights for .*, but --sparsity 0.999 leaves 271 .*or turn --keep-head off",
         ),
     ],
 )

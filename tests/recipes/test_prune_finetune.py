@@ -125,7 +125,7 @@ def test_never_two_at_work_on_one_directory(server: Server, data: Path, tmp_path
     def look() -> bool:
         if not exists(run, "checkpoints/dense-*")():
             return False
-        with pytest.raises(ValueError, match="another process is at work on it") as refused:
+        with pytest.raises(ValueError, match="is in use by another process") as refused:
             hold(run, patience=0)
         printed.append(refused.value)
         return True

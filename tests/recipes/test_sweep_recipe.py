@@ -213,7 +213,8 @@ def test_launched_as_a_user_does_and_killed(recipe: ModuleType, tmp_path: Path) 
     [
         (["--methods", "pxx"], "did you mean px"),
         (["--sparsities", "98.2"], "did you mean 0.982?"),
-        (["--sparsities", "1"], "outside [0, 1)"),
+        (["--sparsities", "1"], "--sparsities 1 is outside [0, 1)"),
+        (["--methods", "px:foo"], "--methods px:foo: norm foo must be one of batch"),
         (["--seeds"], "--seeds: give at least one"),
         (["--seeds", "-1"], "--seeds -1 is too small"),
         (["--processes", "0"], "--processes 0 is too small"),
@@ -329,7 +330,7 @@ def test_a_norm_makes_a_method_of_its_own(tmp_path: Path) -> None:
 
 def test_a_norm_that_a_method_has_not() -> None:
     for method, printed in {
-        "px:runing": "px knows batch",
+        "px:runing": "norm runing must be one of batch",
         "snip:batch": "snip has no such option",
         "py:batch": "unknown",
     }.items():
@@ -338,5 +339,5 @@ def test_a_norm_that_a_method_has_not() -> None:
 
 
 def test_without_methods_it_is_the_configs(recipe: ModuleType) -> None:
-    assert recipe.method_of(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
-    assert recipe.method_of(None) == DEFAULT_SCORER
+    assert recipe.configured_method(str(REPO / "recipes" / "configs" / "cifar10-resnet20.yaml")) == "px"
+    assert recipe.configured_method(None) == DEFAULT_SCORER

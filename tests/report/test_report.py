@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -22,7 +23,7 @@ from hf_px.core.prunable import prunable
 from hf_px.data import load_pruning_set
 from hf_px.models.load import load
 from hf_px.models.networks import resnet20
-from hf_px.pruning import prune_with
+from hf_px.pruning import prune
 from hf_px.report import measure, prune_models
 from hf_px.tickets.mask_file import load_mask
 
@@ -43,6 +44,7 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
         code = stop.code
     err = capsys.readouterr().err
     assert code == 2 and err.startswith("hf-px: error: ") and len(err.splitlines()) == 1
+    assert not re.search(r"`\w+`", err)  # flags, not Python arguments
     return err
 
 
@@ -218,7 +220,7 @@ def test_interrupted_it_goes_on_where_it_was(side_by_side: Path, ticket: Path, t
     assert main(["report", *map(str, words)]) == 130
     assert first.calls == 3 and not (tmp_path / "index.html").exists()
     monkeypatch.setattr(measure, "spectrum", second := Stop(spectrum))
-    monkeypatch.setattr(prune_models, "prune_with", pruning := Stop(prune_with))
+    monkeypatch.setattr(prune_models, "prune", pruning := Stop(prune))
     run(*words)
     # two spectra of each of four networks and the dense one's mean, which the dense network shares: 8 in all, 3 known
     assert second.calls == 8 - 3 and pruning.calls == 0
@@ -252,16 +254,16 @@ def test_pruning_is_resumed_by_rounds(tmp_path: Path, monkeypatch) -> None:
             if t == 2:
                 raise KeyboardInterrupt
 
-        return prune_with(*args, on_round=stop, **kwargs)
+        return prune(*args, on_round=stop, **kwargs)
 
-    monkeypatch.setattr(prune_models, "prune_with", impatient)
+    monkeypatch.setattr(prune_models, "prune", impatient)
     assert main(["report", *map(str, words)]) == 130
     rounds = []
 
     def counted(*args: Any, on_round: Any, **kwargs: Any) -> Any:
-        return prune_with(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
+        return prune(*args, on_round=lambda t, mask: (rounds.append(t), on_round(t, mask)), **kwargs)
 
-    monkeypatch.setattr(prune_models, "prune_with", counted)
+    monkeypatch.setattr(prune_models, "prune", counted)
     run(*words)
     assert rounds == [3, 4]
     (path,) = (tmp_path / ".parts").glob("mask-*.safetensors")
@@ -411,7 +413,7 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
         ("resnet20", "--scorers", "pxx"): "unknown scorer 'pxx'; did you mean",
         ("resnet20", "--scorers", "px", "--sparsity", "98.2"): "did you mean 0.982?",
         ("resnet20", "--scorers", "snip", "--norm", "flow"): "--norm flow: no method of --scorers has that option",
-        ("resnet20", "--scorers", "px", "--norm", "no"): "--norm no: px knows",
+        ("resnet20", "--scorers", "px", "--norm", "no"): "--norm no must be one of",
         ("resnet2000",): "resnet2000",
         ("empty",): "empty",
         (ticket, "--data", "no/such/folder"): "no such file or folder",
@@ -426,6 +428,12 @@ def test_wrong_input_is_refused_before_any_work(ticket: Path, tmp_path: Path, ca
     for words, expected in wrong.items():
         assert expected in fails(capsys, *words), words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "full"]
+
+
+def test_advice_that_another_command_can_follow_names_that_command(tmp_path: Path, capsys) -> None:
+    flags = ["--scorers", "synflow", "--rounds", "1", "--sparsity", "0.999", "--output", tmp_path]
+    advice = "use hf-px prune --min-per-layer, more --rounds, hf-px prune --scope erk, or a lower --sparsity"
+    assert advice in fails(capsys, "resnet20", *flags)
 
 
 def test_a_damaged_ticket_is_named(ticket: Path, tmp_path: Path, capsys) -> None:

@@ -539,7 +539,7 @@ def test_a_senseless_option_is_refused(name, option, words):
 
 @pytest.mark.parametrize("name", ["snip", "iter-snip", "force", "grasp", "ntk-sap", "prospr"])
 def test_empty_batches_are_refused(name):
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="`batches` is empty"):
         score(name, made(ConvNet), [])
 
 

@@ -50,6 +50,7 @@ def refusal(match: str) -> Iterator[None]:
         yield
     printed = error_message(caught.value)
     assert re.search(match, printed), printed
+    assert not re.search(r"`\w+`", printed), printed  # flags, not Python arguments
 
 
 def recipe_module(path: Path) -> ModuleType:

@@ -111,6 +111,11 @@ def test_offline(hub, monkeypatch):
     assert same(hf_px.Ticket.from_pretrained(X), ticket("transformers"))
 
 
+def test_a_name_is_a_string_or_a_path():
+    with pytest.raises(TypeError, match="`repo_or_dir` is 3; expected owner/name on the Hub, or a directory"):
+        hf_px.from_pretrained(3)
+
+
 def test_a_repo_without_a_ticket(hub, tmp_path):
     hub.put("alice/empty", {"notes.txt": b""})
     dense("transformers").save_pretrained(tmp_path)
@@ -209,7 +214,10 @@ def test_a_hub_that_is_down(hub, waits, layout):
         hub.start()
     assert same(hf_px.Ticket.from_pretrained(X), ticket("transformers"))
     hub.stop()
-    try:  # what has been loaded before is at hand
+    try:
+        with pytest.raises(TicketError, match=r"failed .*; nor is there a directory out/nope here$"):
+            hf_px.from_pretrained("out/nope")
+        # what has been loaded before is at hand
         assert same(hf_px.Ticket.from_pretrained(X), ticket("transformers"))
     finally:
         hub.start()

@@ -82,11 +82,24 @@ def test_help_shows_the_recipe_and_every_option(capsys: pytest.CaptureFixture[st
     assert all(f"--{name.replace('_', '-')}" in text for name in option_names("prune_finetune"))
 
 
-def test_imp_takes_the_config_of_the_other_recipe_and_sets_its_method() -> None:
-    options = parse_options("imp", "", ["--scorer", "px", "--sparsity", "0.9", "--rewind", "lr"])
+def test_imp_takes_the_config_of_the_other_recipe_and_sets_its_method(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("scorer: px\n")
+    options = parse_options("imp", "", ["--config", str(config), "--sparsity", "0.9", "--rewind", "lr"])
     assert options.method == options.settings()["scorer"] == "imp" and options.pruning.rounds == 10
     assert options.rewind is not None and options.rewind.rewind == "lr"
     assert "scope" not in options.settings()
+
+
+@pytest.mark.parametrize("flag", ["--scorer", "--scope", "--schedule", "--norm"])
+def test_imp_refuses_the_flags_that_it_does_not_have(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([flag, "px"], [f"{flag}=px"]):
+        with pytest.raises(SystemExit) as end:
+            parse_options("imp", "", argv)
+        assert end.value.code == 2 and f"error: {flag} is not an option of IMP" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_options("imp", "", ["--help"])
+    assert f"{flag} " not in capsys.readouterr().out
 
 
 def test_an_error_of_the_user_is_one_line_that_names_the_flag(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
+from ...prune_config import DEFAULT_PER_CLASS
 from ..open_data import Data
 from ..presets import ScaleCrop
 from ..sampling import batches_of
@@ -20,6 +21,8 @@ from ..source import not_rank_zero
 from ..transforms import check_channels
 from .letterbox import Letterbox, resize_image, resize_label_map
 from .pairs import Pairs
+
+PAIR_BATCH_SIZE = 8  # of a pruning set: images with label maps are large
 
 
 class TrainPairs(SeededDataset):
@@ -78,7 +81,11 @@ class ScaleCropFlip:
 
 
 def pair_batches(
-    data: Data[Pairs], images: Mapping[str, Any], per_class: int = 10, batch_size: int = 100, seed: int = 0
+    data: Data[Pairs],
+    images: Mapping[str, Any],
+    per_class: int = DEFAULT_PER_CLASS,
+    batch_size: int = PAIR_BATCH_SIZE,
+    seed: int = 0,
 ) -> list[tuple[Tensor, Tensor]]:
     """Batches of whole training images; for each class, `per_class` images that contain it are drawn by `seed`.
 

@@ -1,5 +1,6 @@
 """Networks that neither timm nor the Hub has: each is a NetworkBuilder.
 
+Imports torch, and nothing else of hf_px.
 MODELS lists them by the short names that users type, ARCHITECTURES by their names in timm's registry and in tickets.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...core.options import name_flags
 from ...prune_config import PruneConfig
 from ...pruning import scorers
 from ..command_line import RecipeName
@@ -33,7 +34,7 @@ class SweepAxis:
         return 1 - value if self.key == "sparsity" else value
 
     @property
-    def cell_settings(self) -> set[str]:
+    def varying_settings(self) -> set[str]:
         """Settings in which the cells of one table may differ; every method has its own default of rounds."""
         return {"scorer", "norm", "seed", "rounds", self.key}
 
@@ -82,7 +83,7 @@ def check_method(method: str) -> None:
         try:
             PruneConfig(scorer, norm=norm)
         except ValueError as error:
-            raise ValueError(f"`methods` {method}: {error}") from error
+            raise ValueError(f"`methods` {method}: {name_flags(str(error), {})}") from error
 
 
 def single_shot(method: str) -> bool:

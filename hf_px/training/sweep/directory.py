@@ -60,7 +60,7 @@ class Sweep:
             was = read_local(self.path(cell)) or resolved(self.results(cell)["settings"])
             # a cell of an earlier sweep joins the same table: all settings but those of a cell must be the same
             now = wanted.get(cell) or {
-                key: value for key, value in wanted[cells[0]].items() if key not in self.axis.cell_settings
+                key: value for key, value in wanted[cells[0]].items() if key not in self.axis.varying_settings
             }
             for key, value in was.items():
                 if now.get(key) is not None and json.loads(json.dumps(now[key])) != value:
