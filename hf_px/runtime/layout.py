@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .kernels import LANES, MOST_VECTORS
+from .kernel_text import LANES, MOST_VECTORS
 
 END = LANES * MOST_VECTORS + 64  # floats behind a buffer, which the last tile may read
 

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from .geometry import Geometry, stride_of
 from .graph import Graph, Layer, Op, Pool, Ref, TorchOp, reads
-from .kernels import FIELDS, LANES, Kernel, address, gather_address, runner
+from .kernel_text import FIELDS, LANES, Kernel
+from .kernels import address, gather_address, runner
 from .layout import END, Layout
 from .weights import PAIR, SparseWeight, folded_norm
 

@@ -226,8 +226,8 @@ class Experiment:
             f"{len(data.test):,} test images, {size}); {self.options.method}, sparsity {self.pruning.sparsity:g}; "
             f"{processes} process{'es' * (processes > 1)} on {accelerator.device.type}; output in {self.directory}"
         )
-        settings = shareable(self.settings)  # a tracker may be a server
-        start_trackers(accelerator, self.output.report_to, settings, self.directory.name, self.output.resume)
+        shared = shareable(self.settings)  # a tracker may be a server
+        start_trackers(accelerator, self.output.report_to, shared, self.directory.name, self.output.resume)
 
     @property
     def workers(self) -> int:
@@ -243,8 +243,7 @@ class Experiment:
 
     def find_mask(self) -> Mask:
         """Prune; a killed run continues after its last round."""
-        path = self.run.checkpoints / "mask.safetensors"
-        done = None
+        path, done = self.run.checkpoints / "mask.safetensors", None
         if path.is_file():
             found, notes = load_mask(path)
             done = int(notes["round"]), found
