@@ -19,7 +19,7 @@ from ..core.forward import input_shape
 from ..core.prunable import prunable
 from ..models import architecture
 from .geometry import Geometry
-from .graph import Graph, Layer, export
+from .graph import Graph, Layer, TorchOp, export, reads
 from .kernels import runner
 from .plan_file import load_plan, plan_folder, plan_path, save_plan
 from .program import Program
@@ -121,12 +121,13 @@ class FastModel(nn.Module):
         state |= dict(self._models[0].named_buffers(remove_duplicate=False))
         tensors = {name: state[key].detach() for name, key in graph.tensors.items()} | graph.constants
         layers = {op.weight for op in graph.ops if isinstance(op, Layer)}
+        in_torch = {name for op in graph.ops if isinstance(op, TorchOp) for name in reads(op)}
         sparse = {name: weights[key] for name, key in graph.tensors.items() if name in layers and key in weights}
         for name, key in graph.tensors.items():
             shape = sparse[name].shape if name in sparse else tuple(tensors[name].shape)
             if shape != graph.shapes[name]:
                 raise UnsupportedModelError(f"{key} has shape {shape}, its plan {graph.shapes[name]}; delete the plan")
-            if name not in sparse and key in weights:  # a pruned tensor that no layer reads, as in a product of weights
+            if key in weights and name in in_torch:  # other operations than layers need the dense tensor
                 tensors[name] = weights[key].dense()
         return tensors, sparse
 

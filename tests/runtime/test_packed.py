@@ -21,6 +21,7 @@ from hf_px.core.errors import TicketError
 from hf_px.core.prunable import prunable
 from hf_px.data import TestImages, data_config, open_data
 from hf_px.runtime.fast import FastModel
+from hf_px.runtime.weights import SparseWeight
 
 EXAMPLES = REPO / "model_cards" / "examples"
 EXAMPLE = EXAMPLES / "resnet20-cifar10-px-path-98"
@@ -219,3 +220,26 @@ def test_damaged_tickets_are_refused_or_run_as_the_dense_ones():
 @pytest.mark.parametrize("part", range(2))
 def test_many_more_damaged_tickets(part):
     held(1000 + 300 * part, 300, 900)
+
+
+def test_a_pruned_weight_that_another_operation_reads_too() -> None:
+    """A layer and a product share one weight: the product gets its dense tensor, which a packed load does not have."""
+
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x).mean((2, 3)) + self.conv.weight.square().sum()
+
+    torch.manual_seed(0)
+    model = Shared().eval()
+    with torch.no_grad():
+        model.conv.weight.mul_(torch.rand(model.conv.weight.shape) < 0.3)
+    weights = {"conv.weight": SparseWeight.from_dense(model.conv.weight)}
+    skeleton = Shared().eval()
+    skeleton.conv.bias = model.conv.bias
+    skeleton.conv.weight = torch.nn.Parameter(torch.empty_like(model.conv.weight, device="meta"))
+    x = torch.randn(2, 3, 9, 9)
+    torch.testing.assert_close(FastModel(skeleton, lambda: weights, progress=False)(x), model(x).detach())
