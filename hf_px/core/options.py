@@ -17,12 +17,7 @@ T = TypeVar("T")
 
 
 def option(
-    default: Any,
-    help: str,
-    *,
-    type: type | None = None,
-    choices: Sequence[str] = (),
-    metavar: str | None = None,
+    default: Any, help: str, *, type: type | None = None, choices: Sequence[str] = (), metavar: str | None = None
 ) -> Any:
     """A dataclass field that is also a flag. `type` is needed where the default is None; a list takes many values."""
     kind = type or (str if isinstance(default, (list, tuple)) else default.__class__)

@@ -68,16 +68,11 @@ def load_pruning_set(
         noise = torch.randn(batch_size, *images["input_size"], generator=generator)
         shape = (batch_size, *images["input_size"][1:]) if segments(model) else (batch_size,)
         return [(noise, torch.randint(classes or 1, shape, generator=generator))]
-    options: dict[str, Any] = {
-        "train_split": split,
-        "image_column": image_column,
-        "label_column": label_column,
-        "need_test": False,
-    }
+    options: dict[str, Any] = {"image_column": image_column, "label_column": label_column, "need_test": False}
     if segments(model):
         options |= {"task": "segmentation", "num_classes": classes or None}
     with renamed_arguments(train_split="split"):
-        data = open_data(source, **options)
+        data = open_data(source, train_split=split, **options)
     if segments(model):
         check_labels(torch.tensor([data.train.highest()]), model)
         return pair_batches(data, images, per_class, batch_size, seed)

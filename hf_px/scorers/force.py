@@ -5,8 +5,7 @@ de Jorge et al., Progressive Skeletonization: Trimming more fat from a network a
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from torch import Generator, nn
 
 from ..core.batches import Batches
 from ..core.forward import Loss, cross_entropy, gradients
@@ -18,12 +17,7 @@ from ..core.registry import Scores, scorer
     "force", summary="|θ ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper="de Jorge et al., ICLR 2021", revives=True
 )
 def force(
-    model: nn.Module,
-    weights: MaskedWeights,
-    batches: Batches,
-    *,
-    generator: torch.Generator,
-    loss: Loss = cross_entropy,
+    model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Generator, loss: Loss = cross_entropy
 ) -> Scores:
     # the authors draw new samples in every round; here each round sees all batches, summed with their sign
     total = gradients(model, weights, batches, loss)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-from torch import nn
+from torch import Generator, nn
 
 from ..core.batches import Batch, Batches, Contribution
 from ..core.forward import labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 from ..paths import PATHS, edge_shares, edge_weights, record, replay
+
+Norm = Literal["batch", "running"]
 
 
 @scorer(
@@ -29,12 +30,7 @@ from ..paths import PATHS, edge_shares, edge_weights, record, replay
     paper="hf_px, after Iurada et al., CVPR 2024",
 )
 def px_path(
-    model: nn.Module,
-    weights: MaskedWeights,
-    batches: Batches,
-    *,
-    generator: torch.Generator,
-    norm: Literal["batch", "running"] = "batch",
+    model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Generator, norm: Norm = "batch"
 ) -> Scores:
     def contribution(batch: Batch) -> Contribution:
         _, tape = record(model, weights, batch, norm)

@@ -6,8 +6,7 @@ Skeletonization: Trimming more fat from a network at initialization, ICLR 2021.
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from torch import Generator, nn
 
 from ..core.batches import Batches
 from ..core.forward import Loss, cross_entropy, gradients
@@ -18,12 +17,7 @@ from ..core.registry import Scores, scorer
 @scorer("iter-snip", summary="|(θ⊙M) ⊙ ∂L/∂(θ⊙M)|", needs="labels", rounds=100, paper="de Jorge et al., ICLR 2021")
 @scorer("snip", summary="|θ ⊙ ∂L/∂θ|", needs="labels", rounds=1, paper="Lee et al., ICLR 2019")
 def snip(
-    model: nn.Module,
-    weights: MaskedWeights,
-    batches: Batches,
-    *,
-    generator: torch.Generator,
-    loss: Loss = cross_entropy,
+    model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Generator, loss: Loss = cross_entropy
 ) -> Scores:
     total = gradients(model, weights, batches, loss)
     return {name: (w * total[name]).abs() for name, w in weights.items()}

@@ -23,16 +23,7 @@ from ..core.files import write_atomic
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..models.remote import Source
 from .mask_codec import DecodedMask
-from .ticket_file import (
-    DENSE,
-    PACKED,
-    Contents,
-    Unpack,
-    pair_id,
-    read_header,
-    read_ticket_file,
-    write_ticket_file,
-)
+from .ticket_file import DENSE, PACKED, Contents, Unpack, pair_id, read_header, read_ticket_file, write_ticket_file
 
 CONFIG = "config.json"
 Layout = Literal["both", "packed", "dense", "mask-only"]
@@ -140,10 +131,7 @@ def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     """
     config = dict(model)
     if layout != "mask-only":
-        config["quantization_config"] = {
-            "quant_method": TICKET,
-            "layout": "packed" if layout == "packed" else "dense",
-        }
+        config["quantization_config"] = {"quant_method": TICKET, "layout": "packed" if layout == "packed" else "dense"}
     if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
         config["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
     return config

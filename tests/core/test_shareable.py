@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from support.places import REPO
 
 from hf_px.core.shareable import command_line, shareable, shareable_command, short_name
-from hf_px.training.resume import read_local, resolved, write_local
 
 
 @pytest.fixture
@@ -105,13 +104,6 @@ def test_where_a_relative_path_would_tell_all_it_is_the_last_part(
     assert shareable_command(["run", f"--data={here / 'scans'}"]) == "run --data=scans"
 
 
-def test_settings_are_compared_by_what_they_name(here: Path) -> None:
-    (here / "scans").mkdir()
-    asked = {"data": "../project/scans/", "model": "resnet20", "lr": 0.1, "base": "me/net"}
-    assert resolved(asked) == {**asked, "data": str(here / "scans")}
-    assert resolved({"data": str(here / "scans")}) == resolved({"data": "./scans"})
-
-
 parts = st.lists(st.from_regex(r"[a-zA-Z][\w .-]{0,8}[a-z]", fullmatch=True), min_size=2, max_size=5)
 
 
@@ -122,19 +114,6 @@ def test_no_part_but_the_last_of_a_path_elsewhere_is_left(names: list[str]) -> N
     assert shareable({"command": shareable_command(["run", f"--data={path}"])}) == {
         "command": shareable_command(["run", f"--data={names[-1]}"])
     }
-
-
-def test_settings_in_full_lie_where_no_upload_takes_them(tmp_path: Path) -> None:
-    from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
-
-    write_local(tmp_path, {"data": "/srv/acme/scans"})
-    assert read_local(tmp_path) == {"data": "/srv/acme/scans"}
-    files = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
-    assert files and not list(filter_repo_objects(files, ignore_patterns=DEFAULT_IGNORE_PATTERNS))
-    assert read_local(tmp_path / "elsewhere") is None
-    for damaged in ("", "[]", '{"settings": 3}'):
-        (tmp_path / ".cache/huggingface/hf_px.json").write_text(damaged)
-        assert read_local(tmp_path) is None
 
 
 # a word before it makes it a URL or the end of a relative path; tests make paths up

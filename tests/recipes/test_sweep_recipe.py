@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 import signal
@@ -26,7 +25,7 @@ from support.launching import (
     exists,
     files,
     recipe_module,
-    refusal,
+    refused_before_work,
     results,
     run_here,
     small_digits,
@@ -34,10 +33,11 @@ from support.launching import (
 )  # fmt: skip
 
 from hf_px.prune_config import DEFAULT_SCORER
-from hf_px.training.sweep import Cell, Sweep, as_csv, as_figure, as_table
-from hf_px.training.sweep.cells import check_method
+from hf_px.training.sweep import Cell, Sweep
 
 RECIPE = REPO / "recipes" / "sweep.py"
+
+
 GRID = [Cell(method, 0.8, seed) for seed in (0, 1) for method in ("magnitude", "imp")]
 
 
@@ -228,11 +228,7 @@ def test_launched_as_a_user_does_and_killed(recipe: ModuleType, tmp_path: Path) 
 def test_bad_input(
     recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["sweep.py", "--output_dir", "out", *words])
-    with refusal(re.escape(complaint)):
-        recipe.main()
-    assert not (tmp_path / "out").exists()
+    refused_before_work(recipe, ["sweep.py", "--output_dir", "out", *words], complaint, tmp_path, monkeypatch)
 
 
 def test_a_flag_that_no_recipe_here_knows(
@@ -249,48 +245,6 @@ def test_a_directory_with_other_files_is_refused(recipe: ModuleType, tmp_path: P
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ValueError, match=r"holds thesis\.tex, which no sweep wrote"):
         Sweep(tmp_path).check([], lambda cell: {})
-
-
-def made_up(seeds: int = 3) -> list[dict[str, Any]]:
-    """Numbers, not runs: for the table's and the figure's form."""
-    draw = np.random.default_rng(0)
-    return [
-        {"method": method, "sparsity": s, "seed": seed, "ticket_accuracy": draw.random(), "dense_accuracy": 0.9}
-        for method in ("px", "snip")
-        for s in (0.36, 0.982)
-        for seed in range(seeds)
-    ]  # fmt: skip
-
-
-def test_table_form() -> None:
-    rows = made_up()
-    text = as_table(rows[:-1], "net on data")  # snip at 98.2 % lacks a seed
-    assert "| dense: 90.00 ± 0.00 | 36 % | 98.2 % |" in text and "over 3 seeds" in text
-    assert _line(text, "snip").endswith("(n=2) |")
-    for column, s in ((1, 0.36), (2, 0.982)):
-        means = {m: np.mean([r["ticket_accuracy"] for r in rows[:-1] if (r["method"], r["sparsity"]) == (m, s)])
-                 for m in ("px", "snip")}  # fmt: skip
-        for method, value in means.items():
-            assert ("**" in _line(text, method).split("|")[column + 1]) == (value == max(means.values()))
-    assert "±" not in as_table(made_up(1), "net on data")
-
-
-def test_a_cell_without_a_dense_twin() -> None:
-    rows = [row | {"dense_accuracy": ""} for row in made_up()]
-    assert "| method | 36 % |" in as_table(rows, "net on data")
-    assert ">dense<" not in as_figure(rows, "net on data")
-
-
-def test_the_same_results_give_the_same_figure() -> None:
-    svg = as_figure(made_up(), "net on data")
-    assert svg == as_figure(made_up(), "net on data")
-    for word in ("px", "snip", "dense", "36 %", "98.2 %"):
-        assert f">{word}<" in svg
-
-
-def test_csv_quotes_what_needs_it() -> None:
-    row = dict.fromkeys(as_csv([]).strip().split(","), "a,b")
-    assert next(csv.DictReader(as_csv([row]).splitlines())) == row
 
 
 def _line(table: str, method: str) -> str:
@@ -314,28 +268,6 @@ def _end(place: Place, cell: Cell, processes: list[int]) -> None:
     for pid in {*processes} & {*at_work_in(place.folder)}:  # also where the lock is lost: a test must leave none behind
         os.kill(pid, signal.SIGKILL)
     until(lambda: place.sweep.state(cell) != "running")  # a process that dies has no name before it closes its files
-
-
-def test_a_norm_makes_a_method_of_its_own(tmp_path: Path) -> None:
-    cells = [Cell("px", 0.9, 0), Cell("px:batch", 0.9, 0), Cell("px:running", 0.9, 0), Cell("px-path", 0.9, 0)]
-    assert [cell.name for cell in cells] == ["px-0.9-s0", "px-batch-0.9-s0", "px-running-0.9-s0", "px-path-0.9-s0"]
-    assert cells[2].flags[:4] == ["--scorer", "px", "--norm", "running"] and "--norm" not in cells[0].flags
-    sweep = Sweep(tmp_path)
-    for cell, norm in zip(cells, ("batch", "batch", "running", "batch")):
-        recorded = {"scorer": cell.flags[1], "norm": norm, "sparsity": 0.9, "seed": 0}  # as a run writes them
-        sweep.path(cell).mkdir(parents=True)
-        (sweep.path(cell) / "results.json").write_text(json.dumps({"settings": recorded}))
-    assert set(sweep.found()) == set(cells)
-
-
-def test_a_norm_that_a_method_has_not() -> None:
-    for method, printed in {
-        "px:runing": "norm runing must be one of batch",
-        "snip:batch": "snip has no such option",
-        "py:batch": "unknown",
-    }.items():
-        with pytest.raises(ValueError, match=f"`methods` {method}: .*{printed}"):
-            check_method(method)
 
 
 def test_without_methods_it_is_the_configs(recipe: ModuleType) -> None:

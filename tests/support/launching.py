@@ -53,6 +53,17 @@ def refusal(match: str) -> Iterator[None]:
     assert not re.search(r"`\w+`", printed), printed  # flags, not Python arguments
 
 
+def refused_before_work(
+    recipe: ModuleType, argv: list[str], complaint: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe ends with this error, and has written nothing."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", argv)
+    with refusal(re.escape(complaint)):
+        recipe.main()
+    assert not (folder / "out").exists()
+
+
 def recipe_module(path: Path) -> ModuleType:
     """A recipe imported by its file, under a name that no other module has."""
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
