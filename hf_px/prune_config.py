@@ -59,7 +59,7 @@ class PruneConfig:
     keep_head: bool | None = option(
         None,
         "keep all weights of the last layer, within the count: path scores may leave a class without a weight. The "
-        "paper prunes it (default: with scope global, keep it where that takes at most half of the weights that stay)",
+        "paper prunes it (default: keep it where that takes at most half of the weights that stay)",
         type=bool,
     )
     keep_dense: Iterable[str] = option(

@@ -122,7 +122,7 @@ def find_test_split(
 
 class Labels(NamedTuple):
     values: list[int] | list[str]
-    names: Sequence[str] | None  # of the classes, if the data set has them
+    names: Sequence[str] | None  # names of the classes, if the data set has them
 
 
 def read_labels(dataset: Any, column: str, split: str) -> Labels:

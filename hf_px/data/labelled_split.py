@@ -37,7 +37,7 @@ class Split:
         return len(self.labels)
 
     def image(self, index: int) -> Image.Image:
-        """RGB image."""
+        """The image in RGB; a split that keeps its images decodes each once."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         if self._kept is None:

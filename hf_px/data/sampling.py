@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..prune_config import DEFAULT_PER_CLASS
 
-BATCH_SIZE = 100  # of a pruning set
+BATCH_SIZE = 100  # images per batch of a pruning set
 
 
 class LabelledImages(NamedTuple):

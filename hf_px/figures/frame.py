@@ -181,7 +181,7 @@ def rect_attributes(x: float, y: float, width: float, height: float) -> str:
 
 class LegendItem(NamedTuple):
     sample: str  # drawn at the origin
-    width: float  # of the sample
+    width: float  # width of the sample
     name: str
     ending: str = ""  # after the name; it is never cut
 

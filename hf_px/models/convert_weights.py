@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.text import name_list
 
-ENTRIES = ("state_dict", "model", "model_state_dict")  # of a checkpoint that holds more than the weights
+ENTRIES = ("state_dict", "model", "model_state_dict")  # entries of a checkpoint that holds more than the weights
 WRAPPERS = ("module.", "_orig_mod.")  # prefixes added by DDP and torch.compile
 
 

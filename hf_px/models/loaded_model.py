@@ -23,7 +23,7 @@ class LoadedModel:
     model: nn.Module  # in eval mode; its pretrained_cfg or image_config describes the images it expects
     base: str | None = None  # Hub id or URL of the weights; None for random weights and local files
     revision: str | None = None  # the commit, if from the Hub
-    license: str | None = None  # of the weights, if known
+    license: str | None = None  # licence of the weights, if known
     citation: str | None = None
     trained: bool = False
     new_head: tuple[str, ...] = ()  # parameters of a head that was initialised for another number of classes

@@ -37,7 +37,7 @@ class BackboneRecord:
     images: ImageConfig
     citation: str
     source: str | None = None  # Hub id or URL of the weights; None: random weights
-    license: str | None = None  # of the weights, as the Hub spells it
+    license: str | None = None  # licence of the weights, as the Hub spells it
     convert: Callable[..., Any] | None = None  # for checkpoints whose names differ from timm's
 
 

@@ -230,7 +230,7 @@ class Options:
         return "imp" if self.rewind else self.pruning.record.name
 
     def settings(self) -> dict[str, Any]:
-        """{name: value} of all options."""
+        """All options, as results.json records them."""
         groups = (self.model, self.data, self.pruning, self.training, self.output, self.rewind)
         values = {
             field.name: getattr(group, field.name)

@@ -71,7 +71,7 @@ class TrainingLoop:
         self._checkpoints = Checkpoints(experiment.run.checkpoints, name, experiment.output.keep_checkpoints)
         self._step, self._epoch_loss = start, EpochLoss(accelerator, self._plan)
         self._history: list[dict[str, Any]] = []
-        self._weight = 1.0  # of the part that is being trained on
+        self._weight = 1.0  # weight of the part that is being trained on
         self._x: Tensor | None = None
         self._load_newest()
 

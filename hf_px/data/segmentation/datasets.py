@@ -22,7 +22,7 @@ from ..transforms import check_channels
 from .letterbox import Letterbox, resize_image, resize_label_map
 from .pairs import Pairs
 
-PAIR_BATCH_SIZE = 8  # of a pruning set: images with label maps are large
+PAIR_BATCH_SIZE = 8  # pairs per batch of a pruning set; images with label maps are large
 
 
 class TrainPairs(SeededDataset):

@@ -29,7 +29,7 @@ class NetworkBuilder:
     name: str  # in timm's registry
     summary: str
     make: Callable[[int, int], nn.Module]  # (num_classes, in_chans) -> a module with any weights
-    side: int  # of the images
+    side: int  # side of the images
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     first_conv: str
