@@ -14,6 +14,7 @@ from support.launching import REPO, recipe_module
 import hf_px
 from hf_px.data import Data, TestImages, data_config, open_data
 from hf_px.models.remote import Source
+from hf_px.tickets.card import SPEED
 from hf_px.tickets.verify import verify
 
 HOME = REPO / "model_cards" / "examples"
@@ -43,6 +44,7 @@ def right(model: torch.nn.Module, data: Data) -> tuple[int, int]:
 @each
 def test_it_is_sound_and_its_card_is_up_to_date(example: Path, tmp_path: Path) -> None:
     assert list(verify(Source.of(example)))
+    (tmp_path / SPEED).write_bytes((example / SPEED).read_bytes())  # the card shows it
     hf_px.Ticket.from_pretrained(example).save_pretrained(tmp_path, layout="packed")
     for path in example.iterdir():
         if path.is_file() and path.name != "results.json":
