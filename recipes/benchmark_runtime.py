@@ -50,7 +50,7 @@ def pruned(name: str, sparsity: float, mask: str, size: int = 224) -> nn.Module:
     else:
         batches = [torch.randn(8, 3, size, size, generator=generator)]
         rounds = None if mask == "magnitude" else 10
-        hf_px.prune(model, mask, sparsity=sparsity, batches=batches, rounds=rounds, min_per_layer=16).apply_(model)
+        hf_px.prune(model, mask, sparsity=sparsity, batches=batches, rounds=rounds, min_per_layer=256).apply_(model)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the statistics become those of the batch below
