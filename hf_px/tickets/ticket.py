@@ -169,22 +169,3 @@ class Ticket:
             commit_message=commit_message,
             files=files or {},
         )
-
-
-def from_pretrained(
-    repo_or_dir: str | os.PathLike[str],
-    *,
-    num_classes: int | None = None,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | Path | None = None,
-    local_files_only: bool = False,
-) -> nn.Module:
-    """The model of a ticket with its zeros: a timm, transformers or hf_px module, in eval mode.
-
-    Another `num_classes` than the ticket's gives it a newly initialised head, and warns.
-    """
-    ticket = Ticket.from_pretrained(
-        repo_or_dir, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
-    )
-    return ticket.to_model(num_classes=num_classes)
