@@ -109,3 +109,13 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"{SHARED} is not here: reference numbers, data sets and weights that the repository does not ship")
     return SHARED
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, /…/anna/project, in the home of anna."""
+    home = tmp_path / "anna"
+    (home / "project").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home / "project")
+    return home / "project"

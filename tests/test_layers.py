@@ -121,6 +121,14 @@ def test_imports_point_downwards() -> None:
     assert faults(ROOT) == []
 
 
+@pytest.mark.parametrize("path", [*ROOT.rglob("*.py"), *(ROOT.parent / "recipes").glob("*.py")], ids=lambda p: p.stem)
+def test_a_function_fits_on_a_screen_and_a_file_is_one_idea(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    assert len(text.splitlines()) <= 400
+    assert not [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > 60]
+
+
 def test_every_package_says_what_it_is_for_and_what_it_may_import() -> None:
     for package in (path for path in ROOT.rglob("__init__.py") if path.parent != ROOT):
         text = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""

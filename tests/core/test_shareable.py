@@ -17,16 +17,6 @@ from support.places import REPO
 from hf_px.core.shareable import command_line, shareable, shareable_command, short_name
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, /…/anna/project, in the home of anna."""
-    home = tmp_path / "anna"
-    (home / "project").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(home / "project")
-    return home / "project"
-
-
 def test_a_path_is_relative_inside_the_working_directory_and_its_last_part_outside(here: Path) -> None:
     cases = {
         str(here / "data" / "scans"): "data/scans",

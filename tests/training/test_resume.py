@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from hf_px.training.resume import read_local, resolved, write_local
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, /…/anna/project, in the home of anna."""
-    home = tmp_path / "anna"
-    (home / "project").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(home / "project")
-    return home / "project"
 
 
 def test_settings_are_compared_by_what_they_name(here: Path) -> None:
