@@ -83,6 +83,10 @@ class Batches:
         for index, item in enumerate(self._data):
             yield _batch(item, index, self._device, self._dtype)
 
+    def images(self) -> int:
+        """The number of images in the batches of all processes."""
+        return sum(len(batch.x) for batch in self)
+
     def share(self) -> Iterator[Batch]:
         """This process's batches; a batch is never split, since its statistics belong together."""
         for index, item in enumerate(self._data):
@@ -157,8 +161,12 @@ def _unscale(values: dict[str, Tensor], exponent: int, like: Mapping[str, Tensor
     """values · 2^e, in place, if the dtype of `like` holds it; if not, all values stay without the factor."""
     if exponent == 0 or not values:
         return values
-    peak = max(max(float(v.amax()), -float(v.amin())) for v in values.values() if v.numel())
     largest = 100 if min(v.dtype.itemsize for v in like.values()) <= 4 else 1000
+    range_of_values = 150 if max(v.dtype.itemsize for v in values.values()) <= 4 else 1080
+    if abs(exponent) > largest + range_of_values:  # no peak would do, so none is looked for in millions of values
+        return values
+    ends = [v.aminmax() for v in values.values() if v.numel()]  # both in one pass over memory
+    peak = max(max(float(high), -float(low)) for low, high in ends)
     if not 0.0 < peak < math.inf or abs(exponent + math.frexp(peak)[1]) > largest:
         return values
     half = exponent // 2  # two steps: 2^e alone may be out of range although values · 2^e is not

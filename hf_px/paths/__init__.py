@@ -5,13 +5,12 @@ Imports core only.
 
 from .live_weights import live_weights
 from .random_walk import walk
-from .record_replay import Entry, Flow, Replay, record, replay, ungated, without_gates
+from .record_replay import Entry, Flow, LastReplay, Replay, record, replay, ungated
 from .views import ABSOLUTE, FLOW, ONES, PATHS, SQUARED, View, edge_shares, edge_weights, power
 from .visibility import check_visible
 
 __all__ = [
     "ABSOLUTE", "FLOW", "ONES", "PATHS", "SQUARED",
-    "Entry", "Flow", "Replay", "View",
+    "Entry", "Flow", "LastReplay", "Replay", "View",
     "check_visible", "edge_shares", "edge_weights", "live_weights", "power", "record", "replay", "ungated", "walk",
-    "without_gates",
 ]  # fmt: skip

@@ -50,11 +50,26 @@ class Gate(Rule):
         if not self.binary:
             gate = power(saved, run.view.gates).to(x.dtype)
             return run.own(x).mul_(gate) if where else run.follow(x * gate, x)
-        if where and not torch.is_grad_enabled():
-            x = run.own(x)
-            return torch.ops.aten.threshold_backward.grad_input(x, saved.y.to(x.dtype), 0.0, grad_input=x)
-        gated = torch.ops.aten.threshold_backward(x, saved.y.to(x.dtype), 0.0)
-        return run.own(x).copy_(gated) if where else run.follow(gated, x)
+        y = saved.y.to(x.dtype)
+        return CloseGates.apply(run.own(x), y) if where else run.follow(_where_positive(x, y), x)
+
+
+class CloseGates(torch.autograd.Function):
+    """x ← x ⊙ [y > 0] in place. x.copy_(…) would cost autograd a copy, a tensor of zeros and a sum for each gate."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(y)
+        return torch.ops.aten.threshold_backward.grad_input(x, y, 0.0, grad_input=x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _where_positive(grad, *ctx.saved_tensors), None
+
+
+def _where_positive(x: Tensor, y: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward(x, y, 0.0)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ..core.batches import Batch, Batches, Contribution
 from ..core.forward import call, labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import FLOW, ONES, SQUARED, edge_shares, edge_weights, record, replay, ungated, without_gates
+from ..paths import FLOW, ONES, SQUARED, LastReplay, edge_shares, edge_weights, record, replay, ungated
 
 
 @scorer(
@@ -68,8 +68,8 @@ def px(
         _, tape = record(model, weights, batch, norm)
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
-            g = replay(model, ones, ONES, batch, batch.x.square(), tape)
-        tape = without_gates(tape)  # all gates of h are open; their memory is free for its gradients
+            # all gates of h are open, so g is the last to need them
+            g = replay(model, ones, ONES, batch, batch.x.square(), tape, LastReplay)
         row, dtype = batch.row(), torch.float64 if batch.x.is_cuda else batch.x.dtype
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
@@ -90,7 +90,8 @@ def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> 
         """G_b, one number per output."""
         _, tape = record(model, weights, batch, "batch")
         with torch.no_grad():
-            g = replay(model, edge_weights(weights, ONES, batch.x.dtype), ONES, batch, batch.x.square(), tape)
+            ones = edge_weights(weights, ONES, batch.x.dtype)
+            g = replay(model, ones, ONES, batch, batch.x.square(), tape, LastReplay)
         if g.values.shape[1:] != output.shape:
             raise ValueError(
                 f"batch {batch.index} has outputs of {tuple(g.values.shape[1:])}, the first one of "

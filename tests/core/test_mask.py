@@ -186,3 +186,11 @@ def test_a_mask_can_be_copied_and_sent_to_another_process():
     mask = Mask({"w": torch.tensor([True, False])})
     for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
         assert other == mask and other is not mask
+
+
+@given(masks())
+def test_kept_is_the_number_of_bits_and_keeps_all_is_true_if_none_is_missing(mask):
+    bits = [bit for tensor in mask.bits.values() for bit in tensor.flatten().tolist()]
+    assert mask.kept == sum(bits)
+    assert mask.keeps_all == all(bits)
+    assert Mask.ones(mask.bits).keeps_all
