@@ -5,6 +5,7 @@ mask.apply_(model)
 hf_px.keep_zeros(model, mask, optimizer)  # then train as usual
 hf_px.Ticket(model, mask, scorer="px").push_to_hub("me/my-ticket")
 model = hf_px.from_pretrained("me/my-ticket")
+ticket = hf_px.compress(model, batches, sparsity=0.8)  # trained weights: prune and repair, without training
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from .core.mask import Mask
     from .prune_config import PruneConfig
     from .pruning import list_scorers, prune, score
+    from .refit.repair import repair
     from .runtime.fast import fast
     from .runtime.load import from_pretrained
     from .sparse_training import keep_zeros
+    from .tickets.compression import compress
     from .tickets.ticket import Ticket
     from .tickets.trainer_callback import KeepZeros
     from .tickets.transformers_quantizer import mask_of
@@ -33,12 +36,14 @@ __all__ = [
     "PruneConfig",
     "Ticket",
     "__version__",
+    "compress",
     "fast",
     "from_pretrained",
     "keep_zeros",
     "list_scorers",
     "mask_of",
     "prune",
+    "repair",
     "score",
     "summary",
 ]
@@ -49,12 +54,14 @@ _MODULE_OF = {
     "Mask": "core.mask",
     "PruneConfig": "prune_config",
     "Ticket": "tickets.ticket",
+    "compress": "tickets.compression",
     "fast": "runtime.fast",
     "from_pretrained": "runtime.load",
     "keep_zeros": "sparse_training",
     "list_scorers": "pruning",
     "mask_of": "tickets.transformers_quantizer",
     "prune": "pruning",
+    "repair": "refit.repair",
     "score": "pruning",
     "summary": "analysis.summary",
 }

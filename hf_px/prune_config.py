@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .core.registry import Scorer, ScorerRecord
 
 DEFAULT_SCORER = "px-path"  # model_cards/RESULTS.md supports the choice; tests/recipes/test_results.py checks it
+TRAINED_SCORER = "magnitude"  # default for trained weights, with repair: model_cards/RESULTS.md
 DEFAULT_SPARSITY = 0.982
+TRAINED_SPARSITY = 0.8  # without training, an ImageNet ResNet-50 keeps most of its accuracy up to here
 DEFAULT_PER_CLASS = 10  # images per class in the pruning set: the paper's |D|
 COLUMN_HELP = {  # of flags that commands and recipes share
     "image": "column of the images (default: image, img, or the only column with images)",
@@ -35,15 +37,23 @@ class PruneConfig:
     A field that is None takes a default that depends on the method, scope or network; `resolved` fills it in.
     """
 
-    scorer: str | Scorer = option(DEFAULT_SCORER, "the method, one of `hf-px scorers`", metavar="NAME")
+    scorer: str | Scorer | None = option(
+        None,
+        f"the method, one of `hf-px scorers` (default: {DEFAULT_SCORER}; {TRAINED_SCORER} for trained weights)",
+        type=str,
+        metavar="NAME",
+    )
     sparsity: float | None = option(
         None,
-        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY})",
+        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY}; {TRAINED_SPARSITY} with repair)",
         type=float,
         metavar="S",
     )
     rounds: int | None = option(
-        None, "score and prune this many times (default: the method's own, see `hf-px scorers`)", type=int, metavar="T"
+        None,
+        "score and prune this many times (default: the method's own, see `hf-px scorers`; 5 with repair)",
+        type=int,
+        metavar="T",
     )
     scope: str | Scope = option(
         "global",
@@ -107,8 +117,8 @@ class PruneConfig:
         from . import scorers as _methods  # noqa: F401  registers every method
         from .core.registry import ScorerRecord, scorers
 
-        if isinstance(self.scorer, str):
-            return scorers[self.scorer]
+        if self.scorer is None or isinstance(self.scorer, str):
+            return scorers[DEFAULT_SCORER if self.scorer is None else self.scorer]
         return ScorerRecord.from_callable(self.scorer)
 
     @property
@@ -141,6 +151,8 @@ class PruneConfig:
 
     def resolved(self, segmentation: bool = False) -> PruneConfig:
         """The same choices with every default filled in, but for `keep_head`, which needs the model's weights."""
+        if self.scorer is None:
+            return replace(self, scorer=DEFAULT_SCORER).resolved(segmentation)
         record = self.record
         norm = self.norm
         if norm is None and "norm" in record.options:

@@ -212,7 +212,7 @@ def _scorer_options(config: PruneConfig, options: Mapping[str, Any], function: s
     """The method's own keyword arguments; one that it does not have is an error."""
     record = config.record
     own = sorted(set(record.options) - {"density", "norm"})  # density is set by prune, norm by the config
-    if isinstance(config.scorer, str) and (unknown := sorted(set(options) - set(own))):
+    if not callable(config.scorer) and (unknown := sorted(set(options) - set(own))):
         raise TypeError(
             f"`{unknown[0]}` is not an option of {function} or of scorer {record.name} "
             f"(its own: {', '.join(own) or 'none'})"

@@ -273,6 +273,7 @@ def measure_loop(turns: int, precision: str, steps: int = 60) -> None:
     from hf_px.core.forward import output_tensor
     from hf_px.training.command_line import parse_options
     from hf_px.training.experiment import Experiment
+    from hf_px.training.find_ticket import find_ticket
     from hf_px.training.loop import TrainingLoop
 
     with tempfile.TemporaryDirectory() as folder:
@@ -281,7 +282,7 @@ def measure_loop(turns: int, precision: str, steps: int = 60) -> None:
         words += f" --mixed-precision {precision} --output-dir {folder}/run"
         with contextlib.redirect_stdout(io.StringIO()):
             experiment = Experiment("prune_finetune", parse_options("prune_finetune", "", words.split()))
-            mask = experiment.find_mask()
+            _, mask = find_ticket(experiment)
         bare = network("resnet20").train()
         x = torch.randn(experiment.plan.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         y = torch.arange(len(x)) % len(experiment.data.classes)

@@ -6,7 +6,8 @@
         a row of the paper's table, with another method
     accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
             --epochs 30 --lr 0.01 --lr-schedule cosine --push-to-hub me/flowers-resnet50-90
-        any timm or transformers model, any labelled images; the ticket is pushed to the Hub
+        any timm or transformers model, any labelled images; trained weights are repaired before training
+        (--repair false: not); the ticket is pushed to the Hub
     accelerate launch recipes/prune_finetune.py --config recipes/configs/voc2012-deeplabv3plus-mocov2.yaml
         segmentation: a DeepLabV3+ on images with label maps; the model decides the task
     accelerate launch recipes/prune_finetune.py ... --resume
@@ -28,6 +29,7 @@ import hf_px
 from hf_px.core.forward import output_tensor
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.experiment import Experiment
+from hf_px.training.find_ticket import find_ticket
 from hf_px.training.loop import TrainingLoop
 
 
@@ -35,8 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parse_options("prune_finetune", __doc__, argv)  # the knobs: PruneConfig and hf_px/training/config.py
     experiment = Experiment("prune_finetune", options)
     if not experiment.finished:
-        mask = experiment.find_mask()  # hf_px.prune, before accelerate wraps the model; the same on every process
-        ticket = mask.apply_(copy.deepcopy(experiment.model))
+        ticket, mask = find_ticket(experiment)  # hf_px.prune, and hf_px.repair if the weights are trained
         experiment.record("pruned", ticket)
         experiment.record_ridge(ticket)  # how far a linear head gets on the pruned features, with --ridge-per-class
         dense = dense_twin(experiment) if options.training.dense == "train" else None

@@ -136,6 +136,22 @@ def masks_table(name: str) -> list[str]:
     return lines
 
 
+def repair_table(name: str) -> list[str]:
+    """A row per mask, number of rounds and sparsity, as recipes/masks_and_repair.py measured."""
+    found = json.loads((KEPT / name / "masks.json").read_text("utf-8"))
+    columns = ["sparsity", "mask", "rounds", "pruned", "norms anew", "repaired", "error by layer", "seconds"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines.append(f"| 0 | dense | | {found['dense']:.1f} | | | | |")
+    cells = [(*key.split(), cell) for key, cell in found["cells"].items()]
+    for mask, sparsity, rounds, cell in sorted(cells, key=lambda row: (float(row[1]), -row[3]["repaired"])):
+        before, after = cell["layer_error"]
+        seconds = cell["seconds_pruning"] + cell["seconds_repair"]
+        accuracies = " | ".join(f"{cell[key]:.1f}" for key in ("pruned", "norms", "repaired"))
+        error = f"{100 * before:.1f} → {100 * after:.1f} %"
+        lines.append(f"| {100 * float(sparsity):g} % | {mask} | {rounds} | {accuracies} | {error} | {seconds:.0f} |")
+    return lines
+
+
 def _csv(path: Path) -> dict[str, dict[str, str]]:
     """{first cell of a row: {column: cell}}"""
     with path.open(newline="", encoding="utf-8") as file:
@@ -147,7 +163,9 @@ TABLES = {
     "cifar10_resnet20_short_head": sparse_table,
     "cifar10_resnet50_transfer": transfer_table,
     "cifar10_resnet20_masks": masks_table,
+    "imagenet_resnet50_repair": repair_table,
 }
+OF_OTHER_RECIPES = (masks_table, repair_table)
 
 
 def page(text: str) -> str:
@@ -161,8 +179,8 @@ def page(text: str) -> str:
 
 def add(sweep: Path, name: str) -> int:
     """Copy results.json of each finished cell, all or none; returns their number."""
-    if name not in TABLES or TABLES[name] is masks_table:
-        known = ", ".join(table for table in TABLES if TABLES[table] is not masks_table)
+    if name not in TABLES or TABLES[name] in OF_OTHER_RECIPES:
+        known = ", ".join(table for table in TABLES if TABLES[table] not in OF_OTHER_RECIPES)
         raise ValueError(f"--add {name}: no such table of runs; there are {known}")
     finished = {}
     for path in sorted((sweep / "cells").glob("*/results.json")):

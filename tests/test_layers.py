@@ -22,6 +22,7 @@ ORDER = [
     "prune_config",
     "pruning",
     "sparse_training",
+    "refit",
     "analysis",
     "models",
     "data",

@@ -16,7 +16,7 @@ from .. import __version__
 from ..core.errors import HfPxError
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
-from . import bench, prune, report, tickets
+from . import bench, prune, repair, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     models.set_defaults(run=backbones_command, traceback=False)
 
     prune.add_to(commands)
+    repair.add_to(commands)
     report.add_to(commands)
     tickets.add_to(commands)
     bench.add_to(commands)

@@ -6,16 +6,19 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.options import add_options, options_from
 from ..prune_config import PruneConfig
+from ..refit.options import RepairOptions
 from .arguments import add_command, add_data_flags, add_model_flags, usable_device
 
 if TYPE_CHECKING:
     from ..core.mask import Mask
     from ..models.load import LoadedModel
+    from ..refit.repair import RepairReport
 
 WRITTEN_BY = "hf-px prune"  # in prune.json: hf-px may overwrite such a directory
 EXAMPLES = """\
@@ -24,8 +27,10 @@ examples:
       ResNet-20 with random weights, handwritten digits, 98.2 % in 100 rounds; no network
   hf-px prune resnet50 --sparsity 0.9 --data ~/photos --num-classes 12 --output out/resnet50
       random weights, Kaiming-normal as in the paper; ~/photos holds one folder of images per class
-  hf-px prune resnet50.tv_in1k --scorer snip --data uoft-cs/cifar10 --num-classes 10
-      pretrained weights and data, both from the Hub
+  hf-px prune resnet50.tv_in1k --data ~/photos --output out/resnet50-80
+      trained weights: 80 % are removed in rounds and the others repaired, without labels or training
+  hf-px prune resnet50.tv_in1k --scorer snip --data uoft-cs/cifar10 --num-classes 10 --no-repair
+      trained weights and data, both from the Hub; the kept weights stay as they were
   hf-px prune microsoft/resnet-18 --scorer magnitude --sparsity 0.5
       a transformers model from the Hub; magnitude needs no data
   hf-px prune moco_v2_800ep_pretrain.pth.tar --architecture mocov2-resnet50 --num-classes 10
@@ -49,8 +54,8 @@ def add_to(commands: Any) -> None:
         "prune",
         "score a model, prune it, show what is left by layer",
         prune_command,
-        description="Score a model's weights, keep the best, and show what is left by layer. "
-        "The result is a mask; the model's own weights are not changed.",
+        description="Score a model's weights, keep the best, and show what is left by layer. Random weights stay as "
+        "they are, for training; trained ones are repaired, so that the ticket works at once.",
         examples=EXAMPLES,
     )
     model = command.add_argument_group("model")
@@ -71,6 +76,7 @@ def add_to(commands: Any) -> None:
     )
     add_model_flags(model)
     add_options(command.add_argument_group("pruning"), PruneConfig, command=True)
+    add_options(command.add_argument_group("repair"), RepairOptions, command=True)
     add_data_flags(command.add_argument_group("data"), DATA)
     out = command.add_argument_group("output")
     out.add_argument(
@@ -85,9 +91,10 @@ def prune_command(args: argparse.Namespace) -> None:
 
     from ..analysis.summary import summary
     from ..core.head import segments
-    from ..data import data_config, load_pruning_set
+    from ..data import data_config, load_images, load_pruning_set
     from ..models.load import load
     from ..pruning import prune
+    from ..refit.rounds import for_repair, prune_and_repair
 
     config = _checked(args)
     torch.manual_seed(config.seed)
@@ -95,15 +102,25 @@ def prune_command(args: argparse.Namespace) -> None:
     if loaded.new_head and not args.quiet:
         print(f"hf-px: new head with random weights: {', '.join(loaded.new_head)}", file=sys.stderr)
     model = loaded.model.to(args.device)
+    if args.repair:
+        config = for_repair(config, new_head=bool(loaded.new_head))
     config = config.resolved(segmentation=segments(model))
     batches = None
-    if args.data:
-        columns = {"split": args.split, "image_column": args.image_column, "label_column": args.label_column}
+    columns = {"split": args.split, "image_column": args.image_column, "label_column": args.label_column}
+    if args.data and config.record.needs != "weights":
         batches = load_pruning_set(args.data, model, args.per_class, args.batch_size, config.seed, **columns)
+    images = load_images(args.data, model, args.repair_images, config.seed, **columns) if args.repair else None
     input_size = tuple(data_config(model)["input_size"])
 
     start = time.perf_counter()
-    mask = prune(model, config, batches=batches, progress=not args.quiet, input_size=input_size)
+    more: dict[str, Any] = {"batches": batches, "progress": not args.quiet, "input_size": input_size}
+    report = None
+    if images is not None:
+        options = {"most": args.repair_images, "new_head": bool(loaded.new_head)}
+        model, mask, report = prune_and_repair(model, config, images, **options, **more)
+        loaded = replace(loaded, model=model)
+    else:
+        mask = prune(model, config, **more)
     seconds = time.perf_counter() - start
     _warn_of_silent_classes(model, mask)
     table = summary(model, mask, input_size=input_size)
@@ -112,17 +129,24 @@ def prune_command(args: argparse.Namespace) -> None:
         print(table)
         work = f"{config.rounds} round{'s' * (config.total_rounds > 1)} in {seconds:.1f} s"
         print(f"\n{config.scorer} on {args.model}: {work}, peak memory {memory / 2**20:,.0f} MiB")
+        if report is None and loaded.trained:
+            print("the kept weights were not repaired: train them, or name images with --data to repair by")
+        if report is not None:
+            before, after = report.mean_error
+            print(
+                f"repaired by {report.images} images: error of a layer's output, mean over layers, {before:.1%} before "
+                f"and {after:.1%} after"
+            )
     if args.output:
         settings = _settings(args, config)
-        _write_record(args.output, settings, mask, table, seconds, memory)
-        _write_ticket(args.output, settings, loaded, mask)
+        _write_record(args.output, settings, mask, table, seconds, memory, report)
+        _write_ticket(args.output, settings, loaded, mask, report)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
 
 
 def _checked(args: argparse.Namespace) -> PruneConfig:
     """Fill in defaults and refuse all that can be refused without a model."""
     from ..data import check_source
-    from ..models.load import check_name
     from ..training.tasks import CLASSIFICATION, task_of
 
     if args.demo and args.model:
@@ -132,29 +156,47 @@ def _checked(args: argparse.Namespace) -> PruneConfig:
         raise ValueError("name a model, or try hf-px prune --demo; see hf-px prune --help")
     task = task_of(args.model)
     config = options_from(PruneConfig, args)
+    options_from(RepairOptions, args)  # raises if a value is out of range
+    config = _decide_repair(args, config)
     args.batch_size = args.batch_size or task.prune_batch_size
     args.device = usable_device(args.device)
     needs_data = config.record.needs != "weights"
-    if args.data and not needs_data:
+    if args.data and not needs_data and not args.repair:
         print(f"hf-px: {config.scorer} needs no data; --data {args.data} is not read", file=sys.stderr)
     if args.data is None and needs_data and task is not CLASSIFICATION:
         raise ValueError(
             f"{args.model} needs images with label maps: name a folder or data set with --data, or voc2012"
         )
-    args.data = args.data or "digits" if needs_data else None
+    if not args.repair:
+        args.data = args.data or "digits" if needs_data else None
     if args.data:
         check_source(args.data)
     if args.output:
-        _check_output(args.output, args.force)
-    check_name(args.model, **_weights(args))
+        check_output(args.output, args.force)
     return config
+
+
+def _decide_repair(args: argparse.Namespace, config: PruneConfig) -> PruneConfig:
+    """Set args.repair, and the defaults of trained weights."""
+    from ..models.load import check_name
+    from ..models.names import loads_trained
+    from ..refit.rounds import for_repair, for_trained
+
+    check_name(args.model, **_weights(args))
+    trained = loads_trained(args.model, **_weights(args))
+    if args.repair and args.data is None:
+        raise ValueError("--repair needs images, with or without labels: name a folder or data set with --data")
+    args.repair = args.data is not None and trained if args.repair is None else args.repair
+    if args.repair:
+        return for_repair(config, new_head=True)
+    return for_trained(config) if trained else config
 
 
 def _weights(args: argparse.Namespace) -> dict[str, Any]:
     return {"pretrained": args.pretrained, "architecture": args.architecture, "backbone": args.backbone}
 
 
-def _check_output(directory: Path, force: bool) -> None:
+def check_output(directory: Path, force: bool) -> None:
     """Refuse a directory with other files, before the work."""
     from ..core.files import unwritable_parent
 
@@ -194,7 +236,13 @@ def _settings(args: argparse.Namespace, config: PruneConfig) -> dict[str, Any]:
 
 
 def _write_record(
-    directory: Path, settings: dict[str, Any], mask: Mask, table: Any, seconds: float, memory: int
+    directory: Path,
+    settings: dict[str, Any],
+    mask: Mask,
+    table: Any,
+    seconds: float,
+    memory: int,
+    report: RepairReport | None,
 ) -> None:
     """mask.safetensors and prune.json."""
     from ..core.files import write_atomic
@@ -216,6 +264,7 @@ def _write_record(
         "seconds": round(seconds, 3),
         "peak_memory_bytes": memory,
         "summary": table.to_dict(),
+        **({"repair": report.to_dict()} if report else {}),
         "python": packages.pop("python"),
         "versions": packages,
     }
@@ -224,7 +273,9 @@ def _write_record(
     write_atomic(directory / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _write_ticket(directory: Path, settings: dict[str, Any], loaded: LoadedModel, mask: Mask) -> None:
+def _write_ticket(
+    directory: Path, settings: dict[str, Any], loaded: LoadedModel, mask: Mask, report: RepairReport | None
+) -> None:
     from ..core.shareable import command_line
     from ..tickets.ticket import Ticket
 
@@ -235,6 +286,7 @@ def _write_ticket(directory: Path, settings: dict[str, Any], loaded: LoadedModel
     keys += ["seed", *(["data", "per_class"] if settings["data"] else [])]
     shown = {key: settings[key] for key in keys if settings[key] not in (None, [], 0) or key == "seed"}
     trained = "as trained before the pruning, not since" if loaded.trained else "random, not trained"
+    trained = "trained before the pruning, repaired since" if report and loaded.trained else trained
     Ticket(
         loaded.model,
         mask,
@@ -244,6 +296,7 @@ def _write_ticket(directory: Path, settings: dict[str, Any], loaded: LoadedModel
         scorer=settings["scorer"],
         settings=shown | {"weights": trained} | address,
         command=command_line(),
+        repair=report.to_dict() if report else None,
     ).save_pretrained(directory, layout="packed")
 
 

@@ -23,6 +23,7 @@ from .segmentation.datasets import TestPairs, TrainPairs, pair_batches
 from .segmentation.pairs import Pairs
 from .source import check_source
 from .transforms import takes_whole, test_transform, train_transform
+from .unlabelled import draw_images, load_images
 
 __all__ = [
     "PRESETS",
@@ -41,6 +42,8 @@ __all__ = [
     "check_source",
     "data_config",
     "digits",
+    "draw_images",
+    "load_images",
     "load_pruning_set",
     "num_classes",
     "open_data",

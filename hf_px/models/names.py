@@ -110,6 +110,13 @@ def means_trained(name: str, pretrained: bool | None) -> bool:
     return "." in name if kind == "timm" else True
 
 
+def loads_trained(
+    name: str, *, pretrained: bool | None = None, architecture: str | None = None, backbone: str | None = None
+) -> bool:
+    """Whether `load` with these arguments gives trained weights, at least in the backbone."""
+    return architecture is not None or means_trained(name if backbone is None else backbone, pretrained)
+
+
 def on_hub(name: str) -> bool:
     if name in backbones:
         return "://" not in (backbones[name].source or "")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..analysis.latency import Latency
 from ..figures import Table
+from ..tickets.card import read_repair
 from .by_layer import layers_section
 from .costs import cost_section
 from .document import Report
@@ -52,6 +53,7 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("architecture", lambda m: m.network.architecture),
         ("images", lambda m: "x".join(map(str, m.cost.input_size))),
         ("method", lambda m: m.network.header.get("scorer") if m.network.mask is not None else "dense"),
+        ("repaired by, error by layer", _repair),
         ("weights kept", lambda m: f"{m.summary.kept:,} of {m.summary.total:,}"),
         ("sparsity", lambda m: f"{m.summary.nominal_sparsity:.2%}"),
         ("effective sparsity", lambda m: format_or_none(m.summary.effective_sparsity, ".2%")),
@@ -91,6 +93,14 @@ def _live_units(one: Measured) -> str | None:
 
 def _median(found: Latency | None) -> str | None:
     return None if found is None else f"{1e3 * found.median:,.4g} ms"
+
+
+def _repair(one: Measured) -> str | None:
+    """What the ticket's metadata says of a repair: images, and the mean error of a layer's output."""
+    found = read_repair(one.network.header)
+    if found is None:
+        return None
+    return f"{found['images']:,} images, {found['before']:.1%} before, {found['after']:.1%} after"
 
 
 def _claimed_result(one: Measured) -> str | None:

@@ -56,6 +56,20 @@ def read_speed(path: Path, mask: Mask) -> dict[str, Any] | None:
         return None
 
 
+def read_repair(ticket: Mapping[str, Any]) -> dict[str, Any] | None:
+    """images, errors {layer: (before, after)} and their means, from an untrusted ticket; None without a repair."""
+    found: Any = ticket.get("repair")
+    try:
+        errors = {str(n): (float(before), float(after)) for n, (before, after) in found["errors"].items()}
+        images = int(found["images"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    if not errors or not all(0 <= value < math.inf for pair in errors.values() for value in pair):
+        return None
+    means = [sum(pair[i] for pair in errors.values()) / len(errors) for i in (0, 1)]
+    return {"images": images, "errors": errors, "before": means[0], "after": means[1]}
+
+
 def density_chart(mask: Mask) -> str:
     """SVG bar chart of kept / total of each layer; equal masks give equal charts."""
     kept = {name: int(bits.sum()) for name, bits in mask.bits.items()}
@@ -118,6 +132,7 @@ def card_text(
         results=results,
         by_class=[table for result in results if (table := _by_class_table(result, label_names))],
         segments=pipeline_task(contents.model) == "image-segmentation",
+        repair=read_repair(ticket),
     )
     return str(card)
 

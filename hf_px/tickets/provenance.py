@@ -28,6 +28,7 @@ def provenance(
     settings: Mapping[str, Any] | None,
     results: Iterable[Mapping[str, Any]],
     command: str | None,
+    repair: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The `ticket` object of a ticket file's header, without local paths."""
     if not isinstance(settings or {}, Mapping) or not all(isinstance(key, str) for key in settings or {}):
@@ -44,6 +45,7 @@ def provenance(
         "settings": dict(settings or {}),
         "results": [check_result(result) for result in results],
         "command": command,
+        "repair": dict(repair or {}),
         "versions": versions("huggingface-hub"),
     }
     try:

@@ -27,6 +27,7 @@ class Ticket:
     results               measurements, as dicts: dataset, metric, value; also dense (the unpruned model's), split,
                           task, by_class and dense_by_class ({class: value, or None if the test set has none of it})
     command               the exact command line, if one made the ticket
+    repair                what a repair did: RepairReport.to_dict()
     model_args            arguments that a timm model was created with, besides its name and num_classes
     """
 
@@ -43,13 +44,14 @@ class Ticket:
         results: Iterable[Mapping[str, Any]] = (),
         command: str | None = None,
         model_args: Mapping[str, Any] | None = None,
+        repair: Mapping[str, Any] | None = None,
     ) -> None:
         from .provenance import provenance  # here: loading a ticket does not need it
 
         if not isinstance(model, nn.Module) or not isinstance(mask, Mask):
             types = f"{type(model).__name__} and {type(mask).__name__}"
             raise TypeError(f"Ticket(model, mask): expected a module and a Mask, got {types}")
-        self.provenance = provenance(base, base_revision, license, scorer, settings, results, command)
+        self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair)
         model = bare(model, mask)
         mask.tensors_of(model)  # raises if they do not fit
         self.contents: Contents | None = None  # of the file that the ticket was loaded from

@@ -17,6 +17,7 @@ import yaml
 from ..core.errors import HfPxError
 from ..core.options import HelpFormatter, add_options, flag_of, hyphenated, name_flags, options_from
 from ..prune_config import PruneConfig
+from ..refit.options import RepairOptions
 from .config import DataOptions, ModelOptions, Options, OutputOptions, RewindOptions, TrainingOptions
 
 RecipeName = Literal["prune_finetune", "imp"]
@@ -24,6 +25,7 @@ _GROUPS: dict[str, type] = {
     "model": ModelOptions,
     "data": DataOptions,
     "pruning": PruneConfig,
+    "repair of trained weights": RepairOptions,
     "rewinding": RewindOptions,
     "training, of the ticket and of its dense twin": TrainingOptions,
     "output": OutputOptions,
@@ -63,6 +65,7 @@ def parse_options(recipe: RecipeName, description: str = "", argv: Sequence[str]
         options_from(TrainingOptions, args),
         options_from(OutputOptions, args),
         options_from(RewindOptions, args) if recipe == "imp" else None,
+        options_from(RepairOptions, args) if recipe != "imp" else None,
     )
 
 
@@ -92,7 +95,8 @@ def error_message(error: BaseException) -> str:
 
 
 def _groups(recipe: RecipeName) -> dict[str, type]:
-    return {title: kind for title, kind in _GROUPS.items() if recipe == "imp" or kind is not RewindOptions}
+    other = RepairOptions if recipe == "imp" else RewindOptions
+    return {title: kind for title, kind in _GROUPS.items() if kind is not other}
 
 
 def _left_out(recipe: RecipeName) -> Sequence[str]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from ..core.options import at_least, option
 from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS, PruneConfig
+from ..refit.options import RepairOptions
 from ..tickets.directory import Layout
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
@@ -202,7 +203,7 @@ class RewindOptions:
 
 @dataclass
 class Options:
-    """All options of one run. `rewind` is set for IMP only."""
+    """All options of one run. `rewind` is set for IMP only, `repair` for the other recipe."""
 
     model: ModelOptions
     data: DataOptions
@@ -210,6 +211,7 @@ class Options:
     training: TrainingOptions
     output: OutputOptions
     rewind: RewindOptions | None = None
+    repair: RepairOptions | None = None
 
     def __post_init__(self) -> None:
         if self.rewind is None:
@@ -231,7 +233,7 @@ class Options:
 
     def settings(self) -> dict[str, Any]:
         """All options, as results.json records them."""
-        groups = (self.model, self.data, self.pruning, self.training, self.output, self.rewind)
+        groups = (self.model, self.data, self.pruning, self.training, self.output, self.rewind, self.repair)
         values = {
             field.name: getattr(group, field.name)
             for group in groups

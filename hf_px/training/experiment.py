@@ -31,9 +31,9 @@ from ..core.text import name_list
 from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
-from ..pruning import prune
+from ..models.names import loads_trained
+from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
-from ..tickets.mask_file import load_mask, save_mask
 from ..tickets.predict import gallery
 from .command_line import RecipeName
 from .config import Options
@@ -43,7 +43,7 @@ from .match_data import check_runs, images_of_, name_classes_
 from .plan import Plan, channels_last
 from .publish import check_login, check_repo, command, push, save_run_ticket
 from .resume import check_digests
-from .run_directory import RESULTS, Run, check_agreed, check_output, hold, on_main, results_table
+from .run_directory import RESULTS, Run, check_output, hold, on_main, results_table
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
 
@@ -56,7 +56,7 @@ _NO_EFFECT = {
 _TICKET_ONLY = {
     "scorer", "sparsity", "rounds", "scope", "schedule", "norm", "keep_head", "keep_dense", "exclude", "min_per_layer",
     "rewind", "rewind_epochs", "dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout",
-    "ridge_per_class",
+    "ridge_per_class", "repair", "repair_images",
 }  # fmt: skip
 
 
@@ -67,6 +67,8 @@ class Experiment:
         self.recipe, self.options = recipe, options
         self.training, self.output, self.seed = options.training, options.output, options.pruning.seed
         self.task = task_of(options.model.model)
+        check_name(options.model.model, **self._weights)
+        self._decide_repair()
         self.pruning = options.pruning.resolved(segmentation=self.task is not CLASSIFICATION)
         options.pruning = self.pruning
         self._check()
@@ -90,8 +92,7 @@ class Experiment:
     # Set-up
 
     def _check(self) -> None:
-        model, data = self.options.model, self.options.data
-        check_name(model.model, **self._weights)
+        data = self.options.data
         check_source(data.data)
         data.prune_batch_size = data.prune_batch_size or self.task.prune_batch_size
         for name in ("ridge_per_class", "train_images", "test_images"):
@@ -99,6 +100,18 @@ class Experiment:
                 raise ValueError(f"`{name}` is for images with one label each, not for label maps; leave it out")
         check_trackers(self.output.report_to)
         check_repo(self.output.push_to_hub)
+
+    def _decide_repair(self) -> None:
+        """Trained weights are repaired unless the user says no; they have defaults of their own."""
+        options = self.options
+        trained = options.rewind is None and loads_trained(options.model.model, **self._weights)
+        if options.repair is not None and options.repair.repair is None:
+            options.repair.repair = trained
+        self.repairs = options.repair is not None and bool(options.repair.repair)
+        if self.repairs:
+            options.pruning = for_repair(options.pruning, new_head=True)
+        elif trained:
+            options.pruning = for_trained(options.pruning)
 
     def _start_accelerator(self) -> Accelerator:
         accelerator = Accelerator(
@@ -240,37 +253,6 @@ class Experiment:
         return 0 if small else min(8, cores // self.accelerator.num_processes)
 
     # Work
-
-    def find_mask(self) -> Mask:
-        """Prune; a killed run continues after its last round."""
-        path, done = self.run.checkpoints / "mask.safetensors", None
-        if path.is_file():
-            found, notes = load_mask(path)
-            done = int(notes["round"]), found
-        check_agreed("the last round", done and done[0])
-        if done is not None:
-            self.print(f"pruning: continues after round {done[0]} of {self.pruning.rounds}")
-
-        def save(t: int, mask: Mask) -> None:
-            if self.accelerator.is_main_process:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                save_mask(mask, path, {"round": str(t)})
-
-        batches, data = None, self.options.data
-        if self.pruning.record.needs != "weights":
-            batches = self.task.pruning_set(self.data, self.images, data.per_class, data.prune_batch_size, self.seed)
-        with self.timed("pruning"):
-            mask = prune(
-                self.model,
-                self.pruning,
-                batches=batches,
-                input_size=self.images["input_size"],
-                accelerator=self.accelerator,
-                resume_from=done,
-                on_round=save,
-            )
-        self.record_mask(mask)
-        return Mask({name: bits.cpu() for name, bits in mask.bits.items()})
 
     def record_mask(self, mask: Mask) -> None:
         """Record what the ticket keeps; warn if a class has no weight left."""

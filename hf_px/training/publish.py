@@ -59,6 +59,7 @@ def save_run_ticket(
         settings=card_settings(results) | ({} if on_hub or base is None else {"weights_from": base}),
         results=card_results(results),
         command=results["command"],
+        repair=results.get("repair"),
     ).save_pretrained(directory, layout=layout)
     if hasattr(model, "config"):  # a transformers model does not tell its image size; timm's config does
         write_atomic(directory / PROCESSOR, (json.dumps(processor_config(images), indent=2) + "\n").encode())
@@ -101,6 +102,7 @@ def card_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     settings = results["settings"]
     off = {"lr_drop_factor"} if settings.get("lr_schedule") != "step" else set()
     off |= {"distill_temperature"} if not settings.get("distill") else set()
+    off |= {"repair_images"} if "repair" not in results else set()
     off |= {"gradient_accumulation"} if settings.get("gradient_accumulation") == 1 else set()
     off |= {"per_class", "prune_batch_size"} if settings["scorer"] in ("imp", "magnitude", "random") else set()
     found = {

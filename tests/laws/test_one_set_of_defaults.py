@@ -36,6 +36,7 @@ def masks(model: str, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     flags = [word for name, value in choice.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     flags += ["--data", str(data), "--per-class", "2"]
     words = ["prune", model, *flags, "--num-classes", str(len(names)), "--output", str(tmp_path / "out"), "--quiet"]
+    words += ["--no-repair"]  # which has defaults of its own
     assert command(words) == 0
     found["command line"] = json.loads((tmp_path / "out" / "prune.json").read_text())["digest"]
 
@@ -45,7 +46,7 @@ def masks(model: str, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(Experiment, "record_mask", stop)
     with pytest.raises(Stop):
-        recipe(["--model", model, *flags, "--output-dir", str(tmp_path / "run")])
+        recipe(["--model", model, *flags, "--repair", "false", "--output-dir", str(tmp_path / "run")])
     return found
 
 

@@ -113,7 +113,7 @@ def test_the_sweep_is_as_wide_as_it_says():
     assert len([name for name in narrow if not name.startswith("transformers")]) >= 25
     assert {"transformers ResNet", "transformers ViT", "transformers Dinov2"} <= set(narrow)
     assert set(timm.list_models("test_*")) <= set(narrow)
-    assert len(hf_px.list_scorers()) == 14
+    assert len(hf_px.list_scorers()) == 16
 
 
 def test_synflow_runs_on_a_resnet50_at_224():

@@ -517,7 +517,7 @@ def test_models_from_disk(run: Run, tmp_path: Path) -> None:
     model = timm.create_model("test_resnet", num_classes=7)
     timm.models.save_for_hf(model, tmp_path / "timm", model_config={"num_classes": 7})
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    quick = ["--epochs", 1, "--lr", 1e-6, "--weight_decay", 0]
+    quick = ["--epochs", 1, "--lr", 1e-6, "--weight_decay", 0, "--repair", "false"]
     folder = run("folder", "--model", tmp_path / "timm", "--image_size", 32, *quick)
     file = run("file", "--model", tmp_path / "weights.safetensors", "--architecture", "test_resnet",
                "--image_size", 32, *quick)  # fmt: skip

@@ -1,0 +1,37 @@
+"""OBS by layer: s = θ² / [H⁻¹]_jj, H = E[x xᵀ] + λ: the error of the layer's output if θ_j goes and its row adapts.
+
+The errors of different layers are in different units, so scores are divided by their layer's mean; the method was made
+to compare within a layer: scope "layer" or "erk".
+Hassibi and Stork, Second Order Derivatives for Network Pruning: Optimal Brain Surgeon, NeurIPS 1992.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..core.batches import Batches
+from ..core.forward import undisturbed
+from ..core.input_moments import Gram, measure_inputs
+from ..core.mask import MaskedWeights
+from ..core.registry import Scores, scorer
+
+RIDGE = 0.03  # λ, in parts of the mean of the diagonal of E[x xᵀ]
+
+
+@scorer("obs", summary="θ² / [(E[x xᵀ] + λ)⁻¹]_jj", needs="inputs", rounds=1, paper="Hassibi and Stork, NeurIPS 1992")
+def obs(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Generator) -> Scores:
+    scores = {name: torch.zeros_like(w) for name, w in weights.items()}
+    with undisturbed(model):
+        moments = measure_inputs(model, dict(weights), batches.share(), batches.images())
+    for (name, _), one in moments.items():
+        for rows, gram in one.by_group(centred=False):
+            own = weights[name][rows]
+            scores[name][rows] = own.square() / _inverse_diagonal(gram).view_as(own[0])
+    return {name: s / s.mean().clamp_min(torch.finfo(s.dtype).tiny) for name, s in scores.items()}
+
+
+def _inverse_diagonal(gram: Gram) -> Tensor:
+    matrix = gram.part(torch.arange(len(gram.diagonal), device=gram.diagonal.device))
+    matrix.diagonal().add_(RIDGE * gram.diagonal.mean().clamp_min(torch.finfo(matrix.dtype).tiny))
+    return torch.cholesky_inverse(torch.linalg.cholesky(matrix)).diagonal()
