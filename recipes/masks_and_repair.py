@@ -1,4 +1,4 @@
-"""Masks × repair on trained weights, without training: top-1 right after pruning, norms anew, and repaired.
+"""Masks × repair on trained weights, without training: top-1 with norms taken anew, and repaired.
 
     python recipes/masks_and_repair.py resnet50.tv_in1k --data imagenet-sample.parquet --output out/masks.json
     python recipes/masks_and_repair.py weights.safetensors --architecture resnet50-original --data … --output … \\
@@ -71,7 +71,8 @@ class AccuracyTable:
         rows = datasets.load_dataset("parquet", data_files=str(args.data), split="train")
         transform = image_transform(data_config(self.model))
         read = ReadColumn(rows, "image")
-        self.images = torch.stack([transform(read(i).convert("RGB")) for i in tqdm(range(len(rows)), desc="images")])
+        images = [transform(read(i).convert("RGB")) for i in tqdm(range(len(rows)), desc="images")]
+        self.images = torch.stack(images).contiguous(memory_format=torch.channels_last)
         self.labels = torch.tensor(rows["label"])
         calibration, labels = self.images[0::2], self.labels[0::2]
         self.calibration = list(calibration.split(32))
@@ -88,6 +89,7 @@ class AccuracyTable:
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
         """Top-1 on the test images, in per cent."""
+        model = copy.deepcopy(model).to(memory_format=torch.channels_last)
         with evaluating(model):
             answers = torch.cat([output_tensor(model(x)).argmax(1) for x in self.images[1::2].split(32)])
         return round(100 * float((answers == self.labels[1::2]).double().mean()), 2)
@@ -100,9 +102,8 @@ class AccuracyTable:
         mask = self.mask(name, sparsity, rounds)
         pruning = time.perf_counter() - start
         pruned = mask.apply_(copy.deepcopy(self.model))
-        cell: dict[str, Any] = {"pruned": self.accuracy(pruned)}
         move_statistics_(pruned, self.model, measure_norms(pruned, self.repair.batches), self.repair.norms)
-        cell["norms"] = self.accuracy(pruned)
+        cell: dict[str, Any] = {"norms": self.accuracy(pruned)}
         start = time.perf_counter()
         repaired, report = self.repair.repaired(mask)
         cell |= {"seconds_pruning": round(pruning, 1), "seconds_repair": round(time.perf_counter() - start, 1)}

@@ -139,14 +139,14 @@ def masks_table(name: str) -> list[str]:
 def repair_table(name: str) -> list[str]:
     """A row per mask, number of rounds and sparsity, as recipes/masks_and_repair.py measured."""
     found = json.loads((KEPT / name / "masks.json").read_text("utf-8"))
-    columns = ["sparsity", "mask", "rounds", "pruned", "norms anew", "repaired", "error by layer", "seconds"]
+    columns = ["sparsity", "mask", "rounds", "norms anew", "repaired", "error by layer", "seconds"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    lines.append(f"| 0 | dense | | {found['dense']:.1f} | | | | |")
+    lines.append(f"| 0 | dense | | | {found['dense']:.1f} | | |")
     cells = [(*key.split(), cell) for key, cell in found["cells"].items()]
     for mask, sparsity, rounds, cell in sorted(cells, key=lambda row: (float(row[1]), -row[3]["repaired"])):
         before, after = cell["layer_error"]
         seconds = cell["seconds_pruning"] + cell["seconds_repair"]
-        accuracies = " | ".join(f"{cell[key]:.1f}" for key in ("pruned", "norms", "repaired"))
+        accuracies = " | ".join(f"{cell[key]:.1f}" for key in ("norms", "repaired"))
         error = f"{100 * before:.1f} → {100 * after:.1f} %"
         lines.append(f"| {100 * float(sparsity):g} % | {mask} | {rounds} | {accuracies} | {error} | {seconds:.0f} |")
     return lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.options import at_least, option
 
-IMAGES = 256  # a layer draws some positions of each, six inputs for each of its columns
+IMAGES = 512  # classes that no image shows lose most, so many images do better; a layer draws some positions of each
 ROUNDS = 5  # prune a little, refit, prune again
 
 
@@ -18,7 +18,7 @@ class RepairOptions:
         "without labels or training (default: yes where the weights are trained and there is data)",
         type=bool,
     )
-    repair_images: int = option(IMAGES, "images to repair by")
+    repair_images: int | None = option(IMAGES, "images to repair by")  # None if there is no repair
 
     def __post_init__(self) -> None:
         at_least(1, repair_images=self.repair_images)

@@ -110,7 +110,10 @@ class Experiment:
         self.repairs = options.repair is not None and bool(options.repair.repair)
         if self.repairs:
             options.pruning = for_repair(options.pruning, new_head=True)
-        elif trained:
+            return
+        if options.repair is not None:
+            options.repair.repair_images = None  # so that a run of before there was a repair has the same settings
+        if trained:
             options.pruning = for_trained(options.pruning)
 
     def _start_accelerator(self) -> Accelerator:
