@@ -196,8 +196,8 @@ def _weights(args: argparse.Namespace) -> dict[str, Any]:
     return {"pretrained": args.pretrained, "architecture": args.architecture, "backbone": args.backbone}
 
 
-def check_output(directory: Path, force: bool) -> None:
-    """Refuse a directory with other files, before the work."""
+def check_output(directory: Path, force: bool, over_own: bool = True) -> None:
+    """Refuse a directory with files, before the work; with `over_own` those that hf-px prune wrote may be replaced."""
     from ..core.files import unwritable_parent
 
     if directory.exists() and not directory.is_dir():
@@ -207,7 +207,7 @@ def check_output(directory: Path, force: bool) -> None:
             ours = json.loads((directory / "prune.json").read_text(encoding="utf-8"))["written_by"] == WRITTEN_BY
         except (OSError, ValueError, KeyError, TypeError):
             ours = False
-        if not ours:
+        if not (ours and over_own):
             raise ValueError(f"--output {directory}: holds other files; name another directory, or add --force")
     if (parent := unwritable_parent(directory)) is not None:
         raise ValueError(f"--output {directory}: {parent} is not a writable directory")

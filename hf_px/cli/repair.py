@@ -60,7 +60,7 @@ def repair_command(args: argparse.Namespace) -> None:
     from .prune import check_output
 
     check_source(args.data)
-    check_output(args.output, args.force)
+    check_output(args.output, args.force, over_own=False)  # it may be the very ticket that is repaired
     device = usable_device(args.device)
     ticket = Ticket.from_pretrained(args.ticket)
     dense = _dense_model(args, ticket).to(device)

@@ -70,3 +70,10 @@ def test_a_singular_gram_is_no_obstacle():
     found = refit_rows(dense, kept, Gram(x.t() @ x / 3))
     assert torch.isfinite(found).all()
     torch.testing.assert_close(found, by_lstsq(x, dense, kept, 0.03), rtol=1e-4, atol=1e-5)
+
+
+def test_a_kept_zero_takes_over_from_what_was_pruned():
+    x = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).expand(50, 2)
+    dense = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    found = refit_rows(dense, torch.tensor([[False, True]]), Gram(x.t() @ x / 50), ridge=1e-6)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 2.0]], dtype=torch.float64), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ import hf_px
 from hf_px.core.errors import TicketError
 from hf_px.core.mask import Mask
 from hf_px.tickets import ticket_file
-from hf_px.tickets.card import density_chart
+from hf_px.tickets.card import density_chart, read_repair
 
 PROVENANCE = {
     "base": "timm/test_resnet.r160_in1k",
@@ -234,3 +234,15 @@ def test_predictions_are_shown_where_they_are(tmp_path: Path) -> None:
     (tmp_path / "predictions.png").unlink()
     made.save_pretrained(tmp_path)
     assert "predictions" not in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [{"images": 3}, {"images": "many", "errors": {"a": [1, 2]}}, {"images": 1, "errors": {"a": [1]}},
+     {"images": 1, "errors": {"a": [float("inf"), 0.0]}}, {"images": 1, "errors": [1, 2]}],
+    ids=str,
+)  # fmt: skip
+def test_a_card_says_nothing_of_a_repair_that_makes_no_sense(repair: dict[str, object]) -> None:
+    """A ticket's header comes from a stranger."""
+    assert read_repair({"repair": repair}) is None
+    assert read_repair({"repair": {"images": 2, "errors": {"a": [0.5, 0.25], "b": [0.1, 0.05]}}}) is not None
