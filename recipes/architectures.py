@@ -185,6 +185,7 @@ GROUPS = {
     "ntk-sap": ["ntk-sap"],
     "snip, iter-snip, force": ["snip", "iter-snip", "force"],
     "grasp, prospr": ["grasp", "prospr"],
+    "wanda, obs": ["wanda", "obs"],
     "magnitude, random": ["magnitude", "random"],
 }
 OPTIONS = {"phew": {"walks": 64}, "prospr": {"lr": 0.01}}

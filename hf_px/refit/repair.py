@@ -8,6 +8,7 @@ pass for the inputs, two for the statistics, two of a few images to compare them
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from ..core.input_moments import Gram, Key, measure_inputs
 from ..core.mask import Mask
 from ..core.processes import rank, world_size
 from ..core.prunable import check_weights, finite, prunable
+from ..core.text import name_list
 from .least_squares import RIDGE, refit_rows, row_errors
 from .norm_statistics import measure_norms, move_statistics_, raise_signal_
 from .options import IMAGES
@@ -106,6 +108,12 @@ class Repair:
     def repaired(self, mask: Mask) -> tuple[nn.Module, RepairReport]:
         """(a repaired copy, what was done)."""
         model, report = self.refitted(mask)
+        if report.left_out and rank() == 0:
+            warnings.warn(
+                f"{name_list(report.left_out, 3)}: not refitted, because the model computes with other tensors than "
+                "these (weight standardisation, for example); they keep their values under the mask",
+                stacklevel=2,
+            )
         raise_signal_(model, self.dense, self._some_batches(COMPARED))
         measured = measure_norms(model, self._bar("measuring the sparse norms"))
         move_statistics_(model, self.dense, measured, self.norms)

@@ -32,6 +32,10 @@ def obs(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator
 
 
 def _inverse_diagonal(gram: Gram) -> Tensor:
-    matrix = gram.part(torch.arange(len(gram.diagonal), device=gram.diagonal.device))
-    matrix.diagonal().add_(RIDGE * gram.diagonal.mean().clamp_min(torch.finfo(matrix.dtype).tiny))
-    return torch.cholesky_inverse(torch.linalg.cholesky(matrix)).diagonal()
+    """[H⁻¹]_jj; infinite for a layer without any input, whose weights change nothing."""
+    scale = gram.diagonal.mean()
+    if not scale > 0:
+        return torch.full_like(gram.diagonal, torch.inf)
+    matrix = gram.part(torch.arange(len(gram.diagonal), device=scale.device)) / scale
+    matrix.diagonal().add_(RIDGE)
+    return torch.cholesky_inverse(torch.linalg.cholesky(matrix)).diagonal() / scale

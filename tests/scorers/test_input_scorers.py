@@ -47,3 +47,12 @@ def test_obs():
             wanted.append(w**2 / inverse.diagonal())
         scores = np.concatenate(wanted)
         np.testing.assert_allclose(found[name].flatten(1).numpy(), scores / scores.mean(), rtol=2e-3)
+
+
+def test_a_layer_without_input_scores_zero():
+    model = net()
+    with torch.no_grad():
+        model[0].weight.zero_(), model[0].bias.fill_(-1.0)  # nothing passes the ReLU
+    found = hf_px.score(model, "obs", [torch.randn(5, 3, 8, 8)])
+    assert not found["2.weight"].any()
+    assert all(torch.isfinite(scores).all() for scores in found.values())
