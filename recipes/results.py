@@ -138,7 +138,8 @@ def masks_table(name: str) -> list[str]:
 
 def repair_table(name: str) -> list[str]:
     """A row per mask, number of rounds and sparsity, as recipes/masks_and_repair.py measured."""
-    found = json.loads((KEPT / name / "masks.json").read_text("utf-8"))
+    files = [json.loads(path.read_text("utf-8")) for path in sorted((KEPT / name).glob("*.json"))]
+    found = {"dense": files[0]["dense"], "cells": {key: c for file in files for key, c in file["cells"].items()}}
     columns = ["sparsity", "mask", "rounds", "norms anew", "repaired", "error by layer", "seconds"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     lines.append(f"| 0 | dense | | | {found['dense']:.1f} | | |")
@@ -162,6 +163,7 @@ TABLES = {
     "cifar10_resnet20_short": sparse_table,
     "cifar10_resnet20_short_head": sparse_table,
     "cifar10_resnet50_transfer": transfer_table,
+    "cifar10_resnet50_transfer_repair": transfer_table,
     "cifar10_resnet20_masks": masks_table,
     "imagenet_resnet50_repair": repair_table,
 }

@@ -8,6 +8,7 @@ pass for the inputs, two for the statistics, two of a few images to compare them
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -96,6 +97,9 @@ class Repair:
         chosen = _first_batches(batches, device, next(iter(self.weights.values())).dtype, images)
         self.images = sum(len(batch.x) for batch in chosen)
         self.batches = [batch for batch in chosen if batch.index % world_size() == rank()]
+        before = itertools.accumulate((len(batch.x) for batch in chosen), initial=0)
+        compared = {batch.index for batch, seen in zip(chosen, before) if seen < COMPARED}
+        self.compared = [batch for batch in self.batches if batch.index in compared]  # of a process, perhaps none
         self.biases = _biases(self.dense, self.weights)
         with undisturbed(self.dense):
             _check_runs(self.dense, self.batches[0])
@@ -114,7 +118,7 @@ class Repair:
                 "these (weight standardisation, for example); they keep their values under the mask",
                 stacklevel=2,
             )
-        raise_signal_(model, self.dense, self._some_batches(COMPARED))
+        raise_signal_(model, self.dense, self.compared)
         measured = measure_norms(model, self._bar("measuring the sparse norms"))
         move_statistics_(model, self.dense, measured, self.norms)
         return model.to(memory_format=torch.contiguous_format), report
@@ -147,10 +151,6 @@ class Repair:
             before, after, power = total.tolist()
             report.errors[name] = (before / power, after / power) if power > 0 else (0.0, 0.0)
         return model, report
-
-    def _some_batches(self, images: int) -> list[Batch]:
-        """This process's first batches, as many as make up its share of so many images; at least one."""
-        return self.batches[: max(1, round(len(self.batches) * images / self.images))]
 
     def _bar(self, text: str) -> Iterable[Batch]:
         return tqdm(self.batches, desc=text, unit="batch", delay=1.0, disable=not self.progress, leave=False)
