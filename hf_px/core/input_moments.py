@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .batches import Batch
-from .forward import call
+from .batches import Batch, Batches
+from .forward import call, undisturbed
 from .linear_maps import LinearMap, LinearMaps
 from .processes import gather, world_size
 
@@ -111,6 +111,20 @@ def measure_inputs(
         with torch.no_grad(), _without_fused_attention(), LinearMaps(weights, add):
             call(model, weights, batch)
     return found
+
+
+def scores_by_layer(
+    model: nn.Module, weights: Mapping[str, Tensor], batches: Batches, score: Callable[[Tensor, Gram], Tensor]
+) -> dict[str, Tensor]:
+    """score(rows of a weight, G of their inputs), divided by the layer's mean: the units differ between layers."""
+    scores = {name: torch.zeros_like(w) for name, w in weights.items()}
+    with undisturbed(model):
+        moments = measure_inputs(model, dict(weights), batches.share(), batches.images())
+    for (name, _), one in moments.items():
+        for rows, gram in one.by_group(centred=False):
+            own = weights[name][rows]
+            scores[name][rows] = score(own.flatten(1), gram).view_as(own)
+    return {name: s / s.mean().clamp_min(torch.finfo(s.dtype).tiny) for name, s in scores.items()}
 
 
 @contextmanager

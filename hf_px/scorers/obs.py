@@ -11,8 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ..core.batches import Batches
-from ..core.forward import undisturbed
-from ..core.input_moments import Gram, measure_inputs
+from ..core.input_moments import Gram, scores_by_layer
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 
@@ -21,14 +20,7 @@ RIDGE = 0.03  # λ, in parts of the mean of the diagonal of E[x xᵀ]
 
 @scorer("obs", summary="θ² / [(E[x xᵀ] + λ)⁻¹]_jj", needs="inputs", rounds=1, paper="Hassibi and Stork, NeurIPS 1992")
 def obs(model: nn.Module, weights: MaskedWeights, batches: Batches, *, generator: Generator) -> Scores:
-    scores = {name: torch.zeros_like(w) for name, w in weights.items()}
-    with undisturbed(model):
-        moments = measure_inputs(model, dict(weights), batches.share(), batches.images())
-    for (name, _), one in moments.items():
-        for rows, gram in one.by_group(centred=False):
-            own = weights[name][rows]
-            scores[name][rows] = own.square() / _inverse_diagonal(gram).view_as(own[0])
-    return {name: s / s.mean().clamp_min(torch.finfo(s.dtype).tiny) for name, s in scores.items()}
+    return scores_by_layer(model, weights, batches, lambda own, gram: own.square() / _inverse_diagonal(gram))
 
 
 def _inverse_diagonal(gram: Gram) -> Tensor:
