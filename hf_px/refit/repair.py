@@ -2,13 +2,12 @@
 
 For each layer min_W E ‖W x - W_d x‖² + λ ‖W - M ⊙ W_d‖² over the kept weights W, and the bias with them; x are the
 dense network's own inputs of that layer on some unlabelled images. Then batch norm's statistics. It costs one forward
-pass for the inputs, two for the statistics, two of a few images to compare them, and the solutions.
+pass for the inputs, two for the statistics, and the solutions.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,10 +25,8 @@ from ..core.processes import rank, world_size
 from ..core.prunable import check_weights, finite, prunable
 from ..core.text import name_list
 from .least_squares import RIDGE, refit_rows, row_errors
-from .norm_statistics import measure_norms, move_statistics_, raise_signal_
+from .norm_statistics import measure_norms, move_statistics_
 from .options import IMAGES
-
-COMPARED = 64  # images by which the sparse norms' inputs are compared with the dense ones'
 
 
 @dataclass
@@ -97,9 +94,6 @@ class Repair:
         chosen = _first_batches(batches, device, next(iter(self.weights.values())).dtype, images)
         self.images = sum(len(batch.x) for batch in chosen)
         self.batches = [batch for batch in chosen if batch.index % world_size() == rank()]
-        before = itertools.accumulate((len(batch.x) for batch in chosen), initial=0)
-        compared = {batch.index for batch, seen in zip(chosen, before) if seen < COMPARED}
-        self.compared = [batch for batch in self.batches if batch.index in compared]  # of a process, perhaps none
         self.biases = _biases(self.dense, self.weights)
         with undisturbed(self.dense):
             _check_runs(self.dense, self.batches[0])
@@ -118,7 +112,6 @@ class Repair:
                 "these (weight standardisation, for example); they keep their values under the mask",
                 stacklevel=2,
             )
-        raise_signal_(model, self.dense, self.compared)
         measured = measure_norms(model, self._bar("measuring the sparse norms"))
         move_statistics_(model, self.dense, measured, self.norms)
         return model.to(memory_format=torch.contiguous_format), report

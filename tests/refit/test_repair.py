@@ -199,7 +199,7 @@ def repaired_by_a_process(output: str) -> None:
     if world > 1:
         dist.init_process_group("gloo")
     net = small_net()
-    found, report = Repair(net, images(13), images=1000, progress=False).repaired(random_mask(net))  # 78 > COMPARED
+    found, report = Repair(net, images(13), images=1000, progress=False).repaired(random_mask(net))
     rank = dist.get_rank() if world > 1 else 0
     values = {name: value.double().flatten().tolist() for name, value in found.state_dict().items()}
     with open(f"{output}.{world}.{rank}", "w") as file:
