@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.options import add_options, options_from
 from ..prune_config import PruneConfig
-from ..refit.options import RepairOptions
+from ..refit.options import IMAGES, RepairOptions
 from .arguments import add_command, add_data_flags, add_model_flags, usable_device
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def _decide_repair(args: argparse.Namespace, config: PruneConfig) -> PruneConfig
     if args.repair and args.data is None:
         raise ValueError("--repair needs images, with or without labels: name a folder or data set with --data")
     args.repair = args.data is not None and trained if args.repair is None else args.repair
+    args.repair_images = (args.repair_images or IMAGES) if args.repair else None
     if args.repair:
         return for_repair(config, new_head=True)
     return for_trained(config) if trained else config

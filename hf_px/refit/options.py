@@ -18,7 +18,7 @@ class RepairOptions:
         "without labels or training (default: yes where the weights are trained and there is data)",
         type=bool,
     )
-    repair_images: int | None = option(IMAGES, "images to repair by")  # None if there is no repair
+    repair_images: int | None = option(None, f"images to repair by (default: {IMAGES})", type=int, metavar="N")
 
     def __post_init__(self) -> None:
         at_least(1, repair_images=self.repair_images)

@@ -32,6 +32,7 @@ from ..data import Split, check_source, open_data, pruning_batches, some_of
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
 from ..models.names import loads_trained
+from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
 from ..tickets.predict import gallery
@@ -109,6 +110,8 @@ class Experiment:
             options.repair.repair = trained
         self.repairs = options.repair is not None and bool(options.repair.repair)
         if self.repairs:
+            assert options.repair is not None
+            options.repair.repair_images = options.repair.repair_images or IMAGES
             options.pruning = for_repair(options.pruning, new_head=True)
             return
         if options.repair is not None:

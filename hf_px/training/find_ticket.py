@@ -13,7 +13,6 @@ from torch import nn
 from ..core.mask import Mask
 from ..data import draw_images, test_transform
 from ..pruning import prune
-from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, prune_and_repair
 from ..tickets.mask_file import load_mask, save_mask
 from .experiment import Experiment
@@ -56,7 +55,8 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
 
 def _repaired(experiment: Experiment, more: dict[str, Any]) -> tuple[nn.Module, Mask]:
     repair = experiment.options.repair
-    count = (repair and repair.repair_images) or IMAGES
+    assert repair is not None and repair.repair_images is not None
+    count = repair.repair_images
     if experiment.task is CLASSIFICATION:
         transform = test_transform(experiment.data, experiment.images)
         images = draw_images(experiment.data.train, transform, count, experiment.seed)
