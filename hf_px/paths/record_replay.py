@@ -175,7 +175,10 @@ class Replay(TorchFunctionMode):
             if node is None or node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, torch.autograd.function.BackwardCFunction):
+            if (
+                isinstance(node, torch.autograd.function.BackwardCFunction)
+                and node._forward_cls is not linear_ops.FewRows
+            ):
                 name = type(node).__name__.removesuffix("Backward")
                 raise UnsupportedModelError(
                     f"{type(self.model).__name__} calls the custom autograd function {name}, whose gradient cannot be "
