@@ -27,9 +27,10 @@ class MaskedWeights(Mapping[str, Tensor]):
         self._scratch_is_ones = False
         self._weights: dict[str, Tensor] = dense
         if not mask.keeps_all:
-            ones = self.ones()
             self._own = self._own or {n: torch.empty_like(w) for n, w in dense.items()}
-            self._weights = {n: torch.mul(w, ones[n], out=self._own[n]) for n, w in dense.items()}
+            ones = self.scratch()  # each is multiplied while it is in the cache
+            self._weights = {n: torch.mul(w, self._convert(n, ones[n]), out=self._own[n]) for n, w in dense.items()}
+            self._scratch_is_ones = True
 
     def scratch(self) -> dict[str, Tensor]:
         """Memory in the shape of the weights; the next caller overwrites it."""
@@ -41,9 +42,12 @@ class MaskedWeights(Mapping[str, Tensor]):
         """1 ⊙ M, in scratch memory."""
         if not self._scratch_is_ones:
             for name, ones in self.scratch().items():
-                ones.copy_(self.mask.bits[name].view(torch.uint8))  # torch converts bytes much faster than bool
+                self._convert(name, ones)
             self._scratch_is_ones = True
         return self._scratch
+
+    def _convert(self, name: str, into: Tensor) -> Tensor:
+        return into.copy_(self.mask.bits[name].view(torch.uint8))  # torch converts bytes much faster than bool
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[name]

@@ -38,38 +38,18 @@ class Gate(Rule):
     def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
         x = args[0].clone() if in_place(func, args, kwargs) and not self.binary else args[0]
         y = func(*args, **kwargs)
-        if self.binary:  # y is in memory anyway, and threshold_backward is the fastest kernel for "where y > 0"
-            return y, Kept(y, y._version)
+        if self.binary:
+            # a byte per gate, while y is in the cache: the memory of y goes to the next layers, as in a plain pass.
+            # bool() is the fastest way to it, and torch multiplies by bytes much faster than by bool
+            return y, y.bool().view(torch.uint8)
         return y, torch.where(x == 0, self.at_zero, y / x)
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         x = args[0]
         if run.view.gates == 0:
             return run.alias(x)
-        where = in_place(func, args, kwargs)
-        if not self.binary:
-            gate = power(saved, run.view.gates).to(x.dtype)
-            return run.own(x).mul_(gate) if where else run.follow(x * gate, x)
-        y = saved.y.to(x.dtype)
-        return CloseGates.apply(run.own(x), y) if where else run.follow(_where_positive(x, y), x)
-
-
-class CloseGates(torch.autograd.Function):
-    """x ← x ⊙ [y > 0] in place. x.copy_(…) would cost autograd a copy, a tensor of zeros and a sum for each gate."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        ctx.mark_dirty(x)
-        ctx.save_for_backward(y)
-        return torch.ops.aten.threshold_backward.grad_input(x, y, 0.0, grad_input=x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _where_positive(grad, *ctx.saved_tensors), None
-
-
-def _where_positive(x: Tensor, y: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward(x, y, 0.0)
+        gate = saved if self.binary else power(saved, run.view.gates).to(x.dtype)
+        return run.own(x).mul_(gate) if in_place(func, args, kwargs) else run.follow(x * gate, x)
 
 
 @dataclass(frozen=True)

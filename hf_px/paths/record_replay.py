@@ -24,7 +24,7 @@ from ..core.batches import Batch
 from ..core.errors import UnsupportedModelError
 from ..core.forward import call, call_with, output_tensor
 from . import linear_ops
-from .activations import CloseGates, Gate, Kept
+from .activations import Gate, Kept
 from .base import Norm, in_place, operation, positional
 from .normalisation import Normalisation, Statistic
 from .rules import RULES
@@ -175,7 +175,10 @@ class Replay(TorchFunctionMode):
             if node is None or node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, torch.autograd.function.BackwardCFunction) and node._forward_cls is not CloseGates:
+            if (
+                isinstance(node, torch.autograd.function.BackwardCFunction)
+                and node._forward_cls is not linear_ops.FewRows
+            ):
                 name = type(node).__name__.removesuffix("Backward")
                 raise UnsupportedModelError(
                     f"{type(self.model).__name__} calls the custom autograd function {name}, whose gradient cannot be "

@@ -10,6 +10,7 @@ from torch import nn
 
 from hf_px.core.batches import Batch
 from hf_px.paths import ONES, SQUARED, replay
+from hf_px.paths.linear_ops import ONEDNN, FewRows
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,19 @@ def test_a_small_plane_is_a_matrix_product():
     leaf = conv.weight.detach().square().requires_grad_()
     names = {type(n).__name__ for n in graph_nodes(replay(conv, {"weight": leaf}, SQUARED, Batch(x), x).values.grad_fn)}
     assert "ConvolutionBackward0" not in names
+
+
+@pytest.mark.skipif(not ONEDNN, reason="this torch has no oneDNN")
+def test_the_product_of_few_rows_is_that_of_linear():
+    """In float32 it goes through oneDNN, whose gradients are ours."""
+    x, weight, toward = torch.rand(4, 30), torch.rand(7, 30), torch.rand(4, 7)
+    found = []
+    for product in (FewRows.apply, F.linear):
+        leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        y = product(*leaves)
+        found.append([y, *torch.autograd.grad(y, leaves, toward)])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs)
 
 
 def graph_nodes(node):
