@@ -137,6 +137,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sparsities", nargs="+", type=float, default=SPARSITIES, metavar="S")
     parser.add_argument("--rounds", nargs="+", type=int, default=(1,), metavar="T", help="(default: 1)")
     args = parser.parse_args(argv)
+    args.output.parent.mkdir(parents=True, exist_ok=True)  # before the work
     table = AccuracyTable(args)
     for rounds in args.rounds:
         for sparsity in args.sparsities:
