@@ -229,7 +229,8 @@ def test_a_hub_that_is_down(hub, waits, layout):
 def test_a_typo_in_a_path_is_told_from_a_missing_repo(hub, tmp_path, monkeypatch):
     (tmp_path / "out" / "digits").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TicketError, match=r"no such repo .*; nor is there a directory out/digit here; out holds digits"):
+    expected = r"no such repo .*; nor is there a directory out/digit here; out holds digits"
+    with pytest.raises(TicketError, match=expected):
         hf_px.from_pretrained("out/digit")
 
 
