@@ -34,6 +34,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import validate_repo_id
 
 from ..core.errors import TicketError, first_line
+from ..core.files import disk_shortage
 from ..core.text import name_list
 
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -198,11 +199,7 @@ def disk_error(error: OSError, directory: Path | None = None) -> Exception:
     """A TicketError with advice if the disk is full or not writable; any other OSError unchanged."""
     if directory is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
         return TicketError(f"{directory}: cannot be written to ({error.strerror}); name another directory")
-    if error.errno == errno.EFBIG:
-        return TicketError(
-            "the file exceeds the size limit of this shell (ulimit -f); nothing was changed: raise the limit"
-        )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" at {error.filename}" if error.filename else ""
-        return TicketError(f"no space left on the disk{where}; nothing was changed: free some and try again")
+    unchanged = "nothing was changed: "
+    if (shortage := disk_shortage(error, unchanged, "try again")) is not None:
+        return TicketError(shortage)
     return error
