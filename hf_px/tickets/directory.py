@@ -137,6 +137,23 @@ def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     return config
 
 
+def describe_sizes(sizes: Mapping[str, int]) -> str:
+    """What the weights of a ticket take on disk, {file: bytes}, and who downloads what."""
+    if len(sizes) == 1:
+        ((name, size),) = sizes.items()
+        readers = "with hf_px, which alone reads it" if name == PACKED else "by any library"
+        return f"on disk: {name} {size:,} bytes, downloaded {readers}"
+    return (
+        f"on disk: {PACKED} {sizes[PACKED]:,} bytes, downloaded with hf_px, and {DENSE} {sizes[DENSE]:,} bytes, "
+        f"downloaded by libraries without it; together {sum(sizes.values()):,}"
+    )
+
+
+def sizes_on_disk(directory: Path) -> dict[str, int]:
+    """{file: bytes} of the weights of a ticket in a directory."""
+    return {name: path.stat().st_size for name in (PACKED, DENSE) if (path := directory / name).is_file()}
+
+
 def check_overwrite(directory: Path, layout: str) -> None:
     """Refuse to overwrite another model, or the only copy of a ticket's weights."""
     dense, packed = directory / DENSE, directory / PACKED

@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,7 +23,7 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
-from .ticket_file import DENSE, PACKED, Contents
+from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 from .transformers_quantizer import checkpoint_names
 
 if TYPE_CHECKING:
@@ -90,6 +91,19 @@ def push_ticket(
                 commit_message=commit_message or f"Add a ticket: {ticket.mask.sparsity:.2%} sparse",
             )
     return str(commit.commit_url)
+
+
+def file_sizes(ticket: Ticket, layout: str) -> dict[str, int]:
+    """{file: bytes} of the weights as save_ticket and push_ticket write them in this layout."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # save and push show them
+        contents = checked_contents(ticket, layout)
+    sizes = {}
+    for name, weights in FILES_OF_LAYOUT[layout].items():
+        pair = "0" * 64 if layout == "both" and name == DENSE else ""
+        written = replace(contents, weights=weights, tensors=None if weights == "base" else contents.tensors, pair=pair)
+        sizes[name] = sum(map(len, ticket_file_chunks(written)))
+    return sizes
 
 
 def _has_edited_card(api: HfApi, repo_id: str, revision: str | None) -> bool:

@@ -84,6 +84,7 @@ class Experiment:
         if repo := self.output.push_to_hub:  # asked now, not after hours of training
             on_main(self.accelerator, lambda: check_login(repo))
         self.fresh_scaler = scaler_state(self.accelerator)
+        self._found_finished = self.finished
         if not self.finished:
             self._load_data()
             self._load_model()
@@ -369,7 +370,7 @@ class Experiment:
             if output.push_to_hub:
                 address = push(self.directory, output.push_to_hub, private=output.private, layout=output.layout)
                 print(f"pushed: {address}", flush=True)
-            print(results_table(self.run.results, self.directory, output.push_to_hub), flush=True)
+            print(results_table(self.run.results, self.directory, output.push_to_hub, self._found_finished), flush=True)
         self.accelerator.end_training()
 
     def print(self, text: str) -> None:
