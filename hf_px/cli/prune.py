@@ -95,6 +95,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from ..models.load import load
     from ..pruning import prune
     from ..refit.rounds import for_repair, prune_and_repair
+    from ..tickets.directory import describe_sizes, sizes_on_disk
 
     config = _checked(args)
     torch.manual_seed(config.seed)
@@ -142,6 +143,9 @@ def prune_command(args: argparse.Namespace) -> None:
         _write_record(args.output, settings, mask, table, seconds, memory, report)
         _write_ticket(args.output, settings, loaded, mask, report)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
+        print(describe_sizes(sizes_on_disk(args.output)))
+    elif not args.quiet:
+        print("nothing was saved: add --output DIR to write the ticket and its mask")
 
 
 def _checked(args: argparse.Namespace) -> PruneConfig:

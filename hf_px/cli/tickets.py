@@ -237,6 +237,8 @@ def verify_command(args: argparse.Namespace) -> None:
 
 def push_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
+    from ..tickets.directory import describe_sizes
+    from ..tickets.save import file_sizes
     from ..tickets.ticket import Ticket
     from ..training.publish import files_beside
 
@@ -251,12 +253,18 @@ def push_command(args: argparse.Namespace) -> None:
         files=files_beside(source.path) if source.is_dir else None,
     )
     print(f"pushed: {address}")
+    print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
     revision = f', revision="{args.branch}"' if args.branch else ""
-    print(f'load it with: hf_px.from_pretrained("{args.repo}"{revision})')
+    if "custom" in ticket.model_record():  # no library builds it by name
+        load = f'hf_px.Ticket.from_pretrained("{args.repo}"{revision}).to_model(into=module), module being your own'
+    else:
+        load = f'hf_px.from_pretrained("{args.repo}"{revision})'
+    print(f"load it with: {load}")
 
 
 def convert_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
+    from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
     from ..tickets.ticket_file import DENSE, PACKED
     from ..training.publish import files_beside
@@ -268,9 +276,7 @@ def convert_command(args: argparse.Namespace) -> None:
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)
-    for name in (PACKED, DENSE):
-        if (path := output / name).is_file():
-            print(f"{path}  {path.stat().st_size:,} bytes")
+    print(f"wrote {output}\n{describe_sizes(sizes_on_disk(output))}")
 
 
 def diff_command(args: argparse.Namespace) -> None:

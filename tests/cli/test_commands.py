@@ -52,7 +52,9 @@ def test_info(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_convert_and_verify(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str) -> None:
     model = hf_px.from_pretrained(ticket)
     out = run(capsys, "convert", ticket, tmp_path / "to", "--layout", layout)
-    assert "bytes" in out
+    files = [path for path in (tmp_path / "to").glob("*.safetensors")]
+    assert all(f"{path.name} {path.stat().st_size:,} bytes, downloaded" in out for path in files)
+    assert (f"together {sum(path.stat().st_size for path in files):,}" in out) == (layout == "both")
     out = run(capsys, "verify", tmp_path / "to")
     assert all(line.startswith("ok  ") for line in out.splitlines())
     assert ("bit for bit" in out) == (layout == "both")
@@ -130,6 +132,8 @@ def test_all_of_it_on_the_hub(
     monkeypatch.setenv("HF_TOKEN", "hf_alice")
     out = run(capsys, "push", ticket, "alice/first", "--private", "--message", "hello")
     assert 'hf_px.from_pretrained("alice/first")' in out
+    for name in ("ticket.safetensors", "model.safetensors"):
+        assert f"{name} {len(hub.files('alice/first')[name]):,} bytes" in out
     assert hub.commits("alice/first")[0].title == "hello"
     assert b'hf_px.from_pretrained("alice/first")' in hub.files("alice/first")["README.md"]
     assert "test_resnet" in run(capsys, "info", "alice/first")
@@ -143,6 +147,21 @@ def test_all_of_it_on_the_hub(
     assert "public" in fails(capsys, "push", ticket, "alice/second", "--private")
     assert "no such repo" in fails(capsys, "info", "alice/third")
     assert "no revision 'v9'" in fails(capsys, "info", "alice/first", "--revision", "v9")
+
+
+def test_push_of_a_module_of_ones_own_says_how_it_is_loaded(
+    tmp_path: Path, hub: LoopbackHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2))
+    mask = hf_px.prune(module, "magnitude", sparsity=0.5, progress=False)
+    hf_px.Ticket(mask.apply_(module), mask).save_pretrained(tmp_path / "own")
+    out = run(capsys, "push", tmp_path / "own", "alice/own")
+    assert 'load it with: hf_px.Ticket.from_pretrained("alice/own").to_model(into=module)' in out
+
+
+def test_prune_without_an_output_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing was saved: add --output DIR" in run(capsys, "prune", "--demo", "--scorer", "magnitude")
 
 
 def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
