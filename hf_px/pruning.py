@@ -19,11 +19,11 @@ from . import scorers as _methods  # noqa: F401  registers every method
 from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
-from .core.forward import input_shape
+from .core.forward import check_inputs, input_shape
 from .core.head import segments
 from .core.mask import Mask, MaskedWeights
 from .core.processes import gather, rank, world_size
-from .core.prunable import check_weights, finite, prunable
+from .core.prunable import check_weights, finite, plain_module, prunable
 from .core.registry import Scorer, ScorerRecord, Scores, scorers
 from .core.seeds import mix_seed
 from .paths import check_visible
@@ -197,15 +197,14 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
 
 def _config(model: nn.Module, scorer: str | Scorer | PruneConfig, **choices: Any) -> PruneConfig:
     """The choices, with defaults for this model. A PruneConfig in place of the scorer holds all of them."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` is {model!r:.40}; expected a torch module, for example timm.create_model('resnet18')")
+    segmentation = segments(plain_module(model))
     if isinstance(scorer, PruneConfig):
         defaults = {field.name: field.default for field in fields(PruneConfig)}
         if beside := [name for name, value in choices.items() if value not in (defaults[name], [])]:
             hint = f"dataclasses.replace(config, {beside[0]}=…)"
             raise TypeError(f"`{beside[0]}` is given beside a PruneConfig, which has it already; use {hint}")
-        return scorer.resolved(segments(model))
-    return PruneConfig(scorer, **choices).resolved(segments(model))
+        return scorer.resolved(segmentation)
+    return PruneConfig(scorer, **choices).resolved(segmentation)
 
 
 def _scorer_options(config: PruneConfig, options: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -275,6 +274,8 @@ def _data(
         data = Batches(batches, device, _dtype(model))
     if data is not None and (batches is not None or record.needs != "weights"):
         first = data.first()
+        if batches is not None:
+            check_inputs(model, first)
         if record.needs == "labels" and first.labels is None:
             raise ValueError(f"scorer {record.name} needs labels; pass `batches` of (inputs, labels), not inputs alone")
         if record.paths:
@@ -292,6 +293,7 @@ def _placed(model: nn.Module, accelerator: Any) -> Iterator[tuple[nn.Module, tor
         raise TypeError(f"the model is wrapped in {type(model).__name__}; prune the module inside, before wrapping it")
     if accelerator is not None:
         model = accelerator.unwrap_model(model)
+    model = plain_module(model)
     check_weights(model)
     home = _device(model)
     device = home if accelerator is None else accelerator.device

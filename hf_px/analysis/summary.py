@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from ..core.mask import Mask
+from ..core.prunable import plain_module
 from ..core.text import name_list, text_table
 from .layer_counts import LayerCounts, LayerTable, count_layers, live_bits
 
@@ -103,5 +104,6 @@ def summary(
     model: nn.Module, mask: Mask, batches: Iterable[Any] | None = None, input_size: Sequence[int] | None = None
 ) -> Summary:
     """Count the weights of each layer; `batches` or `input_size` give the shape of an input if the model does not."""
+    model = plain_module(model)
     live, note = live_bits(model, mask, batches, input_size)
     return Summary(count_layers(model, mask, live), note)

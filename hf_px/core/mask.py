@@ -130,7 +130,11 @@ class Mask:
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
         """The model's own tensors that this mask names; an error if names or shapes do not fit."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"`model` is {model!r:.40}; expected a torch module, whose weights the mask names")
         own = dict(model.named_parameters(remove_duplicate=False))
+        if hasattr(model, "_orig_mod") and not self.bits.keys() <= own.keys():  # torch.compile renames every tensor
+            own = dict(model._orig_mod.named_parameters(remove_duplicate=False))
         for name, bits in self.bits.items():
             if name not in own:
                 raise ValueError(f"{name}: in the mask, but the model has no such parameter; is it another model's?")
