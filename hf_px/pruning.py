@@ -20,7 +20,7 @@ from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
 from .core.forward import check_inputs, input_shape
-from .core.head import segments
+from .core.head import head_of, segments
 from .core.mask import Mask, MaskedWeights
 from .core.processes import gather, rank, world_size
 from .core.prunable import check_weights, finite, plain_module, prunable
@@ -139,21 +139,22 @@ def _prune_in_rounds(
     """The mask after the last round; `start` is (t, mask) of the round before the first."""
     record, rounds = config.record, config.total_rounds
     last, mask = start
-    memory = None
+    memory, scoreless = None, None
     with _progress_bar(rounds, progress, data, last) as advance:
         for t in range(last + 1, rounds + 1):
             memory = mask.weights(model, reuse=memory)
             generator = _generator(config.seed, t)
             scores = _score_round(model, record, memory, data, generator, options, config.density)
             if t == 1:
-                check_signal(record, scores)
+                scoreless = check_signal(record, scores)
             density = config.density_schedule(t, rounds, config.density)
             candidates = Mask.ones(mask.bits) if record.revives else mask
             mask = _broadcast(config.allocation(scores, density, candidates, floors))
             advance(mask)
             if on_round is not None:
                 on_round(t, mask)
-    warn_of_lost_layers(mask, check_alive(model, mask, data), record.name)
+    flow = record.name == "px" and config.norm != "flow"
+    warn_of_lost_layers(mask, check_alive(model, mask, data), head_of(model), scoreless, flow)
     return mask
 
 

@@ -11,11 +11,14 @@ import torch
 from support.common import digits_batches, state_of
 from support.mlp import DATA, X, Y, mlp
 from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
 
 import hf_px
 from hf_px.core.errors import CollapseError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
+from hf_px.core.head import head_of
 from hf_px.core.prunable import prunable
 from hf_px.models.networks import resnet20
+from hf_px.paths.collapse import warn_of_lost_layers
 
 
 @pytest.mark.parametrize("scorer", hf_px.list_scorers())
@@ -263,6 +266,32 @@ def test_collapse_is_an_error_that_names_the_layers():
         hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA)
     mask = hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA, min_per_layer=12)
     assert int(mask.bits["2.weight"].sum()) == 12 and mask.kept == 43
+
+
+def test_an_emptied_head_is_told_to_keep_the_head():
+    model = resnet20(num_classes=10, generator=torch.Generator().manual_seed(0))
+
+    def all_but_the_head(model, weights, batches, *, generator):
+        return {name: torch.full_like(w, float(name != "fc.weight")) for name, w in weights.items()}
+
+    with pytest.raises(CollapseError, match=r"emptied: .*fc.weight.*`keep_head` keeps the head's weights"):
+        hf_px.prune(model, all_but_the_head, sparsity=0.01, input_size=(3, 32, 32), keep_head=False, progress=False)
+    head = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    mask = hf_px.Mask({"0.weight": torch.ones(4, 4).bool(), "2.weight": torch.zeros(4, 4).bool()})
+    with pytest.warns(UserWarning, match="no weight is left in 1 .2.weight.: .*`keep_head` keeps all weights"):
+        warn_of_lost_layers(mask, mask.bits, head_of(head))
+
+
+def test_norm_flow_is_not_advised_for_queries_and_keys():
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = ViTForImageClassification(ViTConfig(**small, image_size=32, patch_size=8, num_labels=4)).eval()
+    x = [torch.randn(4, 3, 32, 32)]
+    mlp = [f"vit.layers.{i}.mlp.fc{j}.weight" for i in range(2) for j in (1, 2)]
+    with pytest.warns(UserWarning, match="network runs without them") as found:
+        hf_px.prune(model, "px", sparsity=0.5, rounds=2, batches=x, keep_dense=mlp, progress=False)
+    (text,) = [str(w.message) for w in found if "runs without them" in str(w.message)]
+    assert "q_proj.weight" in text and "never had a score: `exclude` keeps them" in text and "flow" not in text
 
 
 def test_dead_weights_are_counted_beside_nominal_sparsity():
