@@ -252,7 +252,7 @@ def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[
         raise ValueError(
             f"{' and '.join(asked)} need{'s' * (len(asked) == 1)} {least} weights{tensors}, but `sparsity` "
             f"{config.sparsity:g} leaves {kept} for all layers; lower `sparsity`"
-            f"{' or turn `keep_head` off' * bool(config.keep_head)}"
+            f"{' or prune the head, too' * bool(config.keep_head)}"
         )
     return floors
 

@@ -281,6 +281,7 @@ def _write_ticket(
     directory: Path, settings: dict[str, Any], loaded: LoadedModel, mask: Mask, report: RepairReport | None
 ) -> None:
     from ..core.shareable import command_line
+    from ..tickets.provenance import UNTRAINED
     from ..tickets.ticket import Ticket
 
     mask.apply_(loaded.model)
@@ -289,8 +290,10 @@ def _write_ticket(
     keys = ["sparsity", "rounds", "scope", "schedule", "norm", "keep_head", "keep_dense", "min_per_layer", "exclude"]
     keys += ["seed", *(["data", "per_class"] if settings["data"] else [])]
     shown = {key: settings[key] for key in keys if settings[key] not in (None, [], 0) or key == "seed"}
-    trained = "as trained before the pruning, not since" if loaded.trained else "random, not trained"
+    trained = "as trained before the pruning, not since" if loaded.trained else UNTRAINED
     trained = "trained before the pruning, repaired since" if report and loaded.trained else trained
+    if loaded.trained and loaded.new_head:
+        trained = f"{UNTRAINED}, in the new head; {trained} in the rest"
     Ticket(
         loaded.model,
         mask,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,12 @@ def predict_command(args: argparse.Namespace) -> None:
 
     # at the commit that config.json came from
     model = _runnable(args.ticket, source.revision, args.runtime)
+    if predict.is_untrained(source):
+        print(
+            f"hf-px: warning: the weights of {args.ticket} were never trained (those of its head, at least): what "
+            "follows is chance; train it first",
+            file=sys.stderr,
+        )
     images = predict.ticket_images(source, model)
     answer: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
     if not segments(model):

@@ -165,8 +165,8 @@ def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
             with hub_errors(repo, revision):  # the cause says why the request failed
                 raise error.__cause__ from None
         raise TicketError(
-            f"{repo}: not in the local cache, and the Hub is disabled or did not answer; check the network, "
-            "HF_HUB_OFFLINE and local_files_only"
+            f"{repo}: not in the local cache, and the Hub is disabled or did not answer; check the network and "
+            "HF_HUB_OFFLINE"
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code

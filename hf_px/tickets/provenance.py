@@ -20,6 +20,15 @@ RESULT_KEYS = {"dataset", "metric", "value", "dense", "split", "task", "dataset_
 RESULT_KEYS |= {"by_class", "dense_by_class"}
 
 
+UNTRAINED = "random, not trained"  # `weights` in the settings of a ticket that was never trained
+
+
+def never_trained(ticket: Mapping[str, Any]) -> bool:
+    """True if the record of an untrusted ticket says that its weights, or those of its head, are random."""
+    settings = ticket.get("settings")
+    return isinstance(settings, Mapping) and str(settings.get("weights", "")).startswith(UNTRAINED)
+
+
 def provenance(
     base: str | None,
     base_revision: str | None,

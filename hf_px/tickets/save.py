@@ -136,7 +136,9 @@ def checked_contents(ticket: Ticket, layout: str) -> Contents:
 def _check_mask_only(contents: Contents) -> None:
     base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
     if not isinstance(base, str) or base.count("/") != 1:
-        raise TicketError("mask-only stores no weights: give `base`, the Hub id (owner/name) that has them")
+        raise TicketError(
+            "mask-only stores no weights, and this ticket names no base on the Hub that has them; choose another `layout`"
+        )
     if not is_commit(revision):
         raise TicketError(
             f"mask-only needs `base_revision`, a commit, because branches move: "

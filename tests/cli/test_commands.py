@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from support.loopback import LoopbackHub
@@ -199,6 +200,25 @@ def test_predict_with_a_classifier(ticket: Path, photo: Path, capsys: pytest.Cap
     out = fails(capsys, "predict", ticket, photo, "--output", photo.parent / "x.png")
     assert "is a classifier, which makes no image" in out
     assert "--top 0" in fails(capsys, "predict", ticket, photo, "--top", 0)
+
+
+def test_predict_says_first_that_a_ticket_was_never_trained(
+    tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ["--scorer", "magnitude", "--sparsity", "0.5", "--quiet"]
+    run(capsys, "prune", "resnet20", *how, "--output", tmp_path / "random")
+    assert main(["predict", str(tmp_path / "random"), str(photo)]) == 0
+    assert capsys.readouterr().err.startswith(
+        f"hf-px: warning: the weights of {tmp_path / 'random'} were never trained"
+    )
+    model = timm.create_model("test_resnet", num_classes=3, zero_init_last=False)
+    timm.models.save_for_hf(model, tmp_path / "trained")
+    run(capsys, "prune", tmp_path / "trained", "--num-classes", "2", *how, "--output", tmp_path / "head")
+    assert main(["predict", str(tmp_path / "head"), str(photo)]) == 0
+    assert "were never trained (those of its head, at least)" in capsys.readouterr().err
+    run(capsys, "prune", tmp_path / "trained", *how, "--output", tmp_path / "whole")
+    assert main(["predict", str(tmp_path / "whole"), str(photo)]) == 0
+    assert "never trained" not in capsys.readouterr().err
 
 
 def test_predict_with_a_segmenter(
