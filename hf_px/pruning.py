@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def prune(
         floors = _floors(config, weights, config.kept_dense(model, weights))
         config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
-        start = _start(resume_from, config.total_rounds, Mask.ones(weights))
+        start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
         return _prune_in_rounds(model, config, data, floors, start, progress, on_round, options)
 
 
@@ -149,7 +149,9 @@ def _prune_in_rounds(
                 scoreless = check_signal(record, scores)
             density = config.density_schedule(t, rounds, config.density)
             candidates = Mask.ones(mask.bits) if record.revives else mask
-            mask = _broadcast(config.allocation(scores, density, candidates, floors))
+            mask = replace(
+                _broadcast(config.allocation(scores, density, candidates, floors)), excluded=tuple(config.exclude)
+            )
             advance(mask)
             if on_round is not None:
                 on_round(t, mask)
@@ -233,7 +235,7 @@ def _start(resume_from: tuple[int, Mask] | None, rounds: int, full: Mask) -> tup
     if shapes != {name: bits.shape for name, bits in full.bits.items()}:
         raise ValueError("`resume_from`: the mask belongs to another model, or to other tensors of it")
     device = next((bits.device for bits in full.bits.values()), None)
-    return t, Mask({name: mask.bits[name].to(device) for name in full.bits})
+    return t, Mask({name: mask.bits[name].to(device) for name in full.bits}, full.excluded)
 
 
 def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[str]) -> dict[str, int]:

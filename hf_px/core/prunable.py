@@ -42,14 +42,14 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
     return found
 
 
-def plain_module(model: object) -> nn.Module:
+def plain_module(model: nn.Module) -> nn.Module:
     """The module itself, taken out of torch.compile, whose tensors have other names and whose code cannot be followed.
 
     A TypeError for anything but a module; an error for what was compiled in place.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model` is {model!r:.40}; expected a torch module, for example timm.create_model('resnet18')")
-    model = getattr(model, "_orig_mod", model)
+    model = model.get_submodule("_orig_mod") if hasattr(model, "_orig_mod") else model
     for name, module in model.named_modules():
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             raise UnsupportedModelError(

@@ -113,8 +113,13 @@ def shapes(
 
     `tensors`, if known, is the ticket's number of tensors, which limits how large the module may be.
     """
+    return {name: tuple(t.shape) for name, t in on_meta(record, num_classes, tensors).state_dict().items()}
+
+
+def on_meta(record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None) -> nn.Module:
+    """The record's module without memory for its tensors; `tensors` as in shapes."""
     with torch.device("meta"), _step_budget(tensors):
-        return {name: tuple(t.shape) for name, t in _module(record, num_classes).state_dict().items()}
+        return _module(record, num_classes)
 
 
 @contextmanager

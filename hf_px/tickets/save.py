@@ -23,6 +23,7 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .provenance import overall_sparsity
 from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 from .transformers_quantizer import checkpoint_names
 
@@ -72,6 +73,7 @@ def push_ticket(
             raise TicketError(f"{repo_id}: exists and is public; make it private in its settings, or push elsewhere")
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+    overall = overall_sparsity(contents.ticket.get("sparsity"), ticket.mask)
     with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
         try:
             for name, data in files.items():  # before the card, which shows predictions.png if it exists
@@ -88,7 +90,7 @@ def push_ticket(
                 folder_path=folder,
                 revision=revision,
                 delete_patterns=[name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]],
-                commit_message=commit_message or f"Add a ticket: {ticket.mask.sparsity:.2%} sparse",
+                commit_message=commit_message or f"Add a ticket: {overall:.2%} sparse",
             )
     return str(commit.commit_url)
 
@@ -137,7 +139,8 @@ def _check_mask_only(contents: Contents) -> None:
     base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
     if not isinstance(base, str) or base.count("/") != 1:
         raise TicketError(
-            "mask-only stores no weights, and this ticket names no base on the Hub that has them; choose another `layout`"
+            "mask-only stores no weights, and this ticket names no base on the Hub that has them; choose another "
+            "`layout`"
         )
     if not is_commit(revision):
         raise TicketError(
@@ -164,7 +167,8 @@ def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Con
         if name in bits and not torch.equal(bits[name], b.cpu()):
             raise TicketError(f"{own}: the same tensor as {name}, with another mask; give both the same")
         bits[name] = b.cpu()
-    file_mask = Mask(bits)
+    excluded = None if mask.excluded is None else [names.get(tied_to.get(n, n), n) for n in mask.excluded]
+    file_mask = Mask(bits, excluded)
     origin = ticket.provenance | {"sparsity": _sparsity(model, mask)} if provenance is None else dict(provenance)
     return Contents(
         weights="packed",
@@ -193,7 +197,9 @@ def _tied(state: Mapping[str, Tensor], mask: Mask) -> dict[str, str]:
 
 
 def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:
-    sparsity: dict[str, Any] = {"nominal": mask.sparsity, "kept": mask.kept, "total": mask.total}
+    outside = sum(weight.numel() for weight in mask.left_out(model).values())
+    sparsity: dict[str, Any] = {"kept": mask.kept, "total": mask.total} | ({"outside": outside} if outside else {})
+    sparsity["nominal"] = overall_sparsity(sparsity, mask)
     try:
         table = summary(model, mask)
     except Exception as error:  # the effective sparsity is optional: a model may fail on its own declared input

@@ -53,7 +53,7 @@ class Ticket:
             raise TypeError(f"Ticket(model, mask): expected a module and a Mask, got {types}")
         self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair)
         model = bare(model, mask)
-        mask.tensors_of(model)  # raises if they do not fit
+        mask.check_covers(model)
         self.contents: Contents | None = None  # of the file that the ticket was loaded from
         self._model: nn.Module | None = model
         self._mask: Mask | None = mask

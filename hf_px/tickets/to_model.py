@@ -35,7 +35,8 @@ def naming_file(contents: Contents) -> Iterator[None]:
 def mask_for(mask: Mask, model: nn.Module) -> Mask:
     """The mask without tensors whose shape differs in the model: a new head is not pruned."""
     own = dict(model.named_parameters(remove_duplicate=False))
-    return Mask({name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape})
+    bits = {name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape}
+    return Mask(bits, None if mask.excluded is None else (*mask.excluded, *(mask.bits.keys() - bits.keys())))
 
 
 def fill_(model: nn.Module, contents: Contents) -> nn.Module:
