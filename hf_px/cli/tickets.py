@@ -104,6 +104,7 @@ def _revision(command: argparse.ArgumentParser) -> None:
 
 
 def info_command(args: argparse.Namespace) -> None:
+    from ..tickets.provenance import overall_sparsity, weights_outside
     from ..tickets.ticket import Ticket
 
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
@@ -115,6 +116,7 @@ def info_command(args: argparse.Namespace) -> None:
     model = header["model"]
     name = model.get("architecture") or (model.get("architectures") or [model.get("custom")])[0]
     sparsity = header.get("sparsity", {})
+    overall, outside = overall_sparsity(sparsity, mask), weights_outside(sparsity)
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
     settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
     rows = [
@@ -123,7 +125,8 @@ def info_command(args: argparse.Namespace) -> None:
         ("licence", header.get("license")),
         ("method", ": ".join(filter(None, [header.get("scorer"), settings]))),
         ("command", header.get("command")),
-        ("sparsity", f"{mask.sparsity:.4%} nominal{effective}; {mask.kept:,} of {mask.total:,} kept"),
+        ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
+        ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
     ]

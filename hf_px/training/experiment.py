@@ -262,11 +262,13 @@ class Experiment:
         """Record what the ticket keeps; warn if a class has no weight left."""
         silent = [self.data.classes[i] for i in silent_classes(self.model, mask)]
         dense = self.pruning.kept_dense(self.model, prunable(self.model, self.pruning.exclude))
+        outside = sum(weight.numel() for weight in mask.left_out(self.model).values())
         self.run.results["mask"] = {
             "digest": mask.digest(),
             "kept": mask.kept,
             "total": mask.total,
-            "sparsity": mask.sparsity,
+            "sparsity": (mask.total - mask.kept) / (mask.total + outside),  # of all prunable weights
+            **({"outside": outside, "masked_sparsity": mask.sparsity} if outside else {}),
             "keep_dense": list(dense),
             "emptied": [name for name, bits in mask.bits.items() if not bits.any()],
             "silent_classes": silent,

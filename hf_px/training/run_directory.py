@@ -188,7 +188,9 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None,
     """The results as a table, and the line that loads the ticket; `before`: an earlier command finished the run."""
     found, mask, sizes = results["results"], results["mask"], results["bytes"]
     metrics = [name for name, value in found["ticket"].items() if isinstance(value, float) and name != "loss"]
-    weights = {name: mask["total"] if "dense" in name else mask["kept"] for name in found}
+    outside = mask.get("outside", 0)  # weights of layers that were left out on purpose
+    weights = {name: outside + (mask["total"] if "dense" in name else mask["kept"]) for name in found}
+    but = f" ({mask['masked_sparsity']:.2%} of the layers not excluded)" if outside else ""
     stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
     titles = {
         "dense": "dense", "ridge_dense": "dense, before training, ridge head", "pruned": "pruned, before training",
@@ -215,7 +217,7 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None,
     done += f"\n{describe_sizes(files)}" if files else ""
     return (
         f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
-        f"sparsity {mask['sparsity']:.2%} by {method}\n\n{text_table(rows)}\n\n{speed}"
+        f"sparsity {mask['sparsity']:.2%}{but} by {method}\n\n{text_table(rows)}\n\n{speed}"
         f"{done}\nload it with\n"
         f'    import hf_px; model = hf_px.from_pretrained("{repo or directory}")'
     )

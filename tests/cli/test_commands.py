@@ -17,6 +17,7 @@ import hf_px
 from hf_px.cli import main
 from hf_px.core.mask import Mask
 from hf_px.tickets import ticket_file
+from hf_px.tickets.mask_file import load_mask
 
 
 @pytest.fixture
@@ -163,6 +164,31 @@ def test_push_of_a_module_of_ones_own_says_how_it_is_loaded(
 
 def test_prune_without_an_output_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing was saved: add --output DIR" in run(capsys, "prune", "--demo", "--scorer", "magnitude")
+
+
+def test_the_headline_counts_excluded_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = [f"blocks.{i}.conv{j}.weight" for i in (7, 8) for j in (1, 2)]  # 147,456 of 270,896 weights
+    flags = [word for name in left for word in ("--exclude", name)]
+    out = run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--sparsity", 0.9, *flags, "--output", tmp_path)
+    assert "sparsity 41.0106% nominal, 41.0106% effective" in out and "sparsity of the others 90.0000%" in out
+    info = run(capsys, "info", tmp_path)
+    assert "41.0106% nominal" in info and "159,800 of 270,896 kept" in info and "90.0000% in it" in info
+    card = (tmp_path / "README.md").read_text()
+    assert "# resnet20_cifar, 41.01% sparse" in card and "159,800 of 270,896 prunable weights are kept" in card
+    assert "41.0106% of all prunable weights are pruned: 90.0000% of those in the layers below" in card
+    assert "not in the mask, so dense: blocks.7.conv1.weight" in run(capsys, "verify", tmp_path)
+    assert hf_px.Ticket.from_pretrained(tmp_path).mask.excluded == tuple(left)
+    assert load_mask(tmp_path / "mask.safetensors")[0].excluded == tuple(left)
+
+
+def test_verify_finds_a_mask_of_a_smaller_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--output", tmp_path, "--quiet")
+    contents = ticket_file.read_ticket_file(tmp_path / ticket_file.PACKED)
+    fewer = Mask({name: bits for name, bits in contents.mask.bits.items() if name != "blocks.8.conv2.weight"})
+    changed = dict(vars(contents)) | {"make_mask": lambda: fewer, "ticket": {}}
+    changed.pop("mask")
+    ticket_file.write_ticket_file(tmp_path / ticket_file.PACKED, ticket_file.Contents(**changed))
+    assert "blocks.8.conv2.weight: 1 prunable tensor of this SmallResNet is not in" in fails(capsys, "verify", tmp_path)
 
 
 def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
