@@ -17,7 +17,7 @@ from ..core.registry import scorers
 from ..core.text import plain
 from ..figures import draw_layers
 from ..models.architecture import pipeline_task
-from ..models.networks import ARCHITECTURES
+from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
 from .provenance import check_by_class, overall_sparsity, weights_outside
 from .ticket_file import DENSE, PACKED, Contents
@@ -231,10 +231,7 @@ def _library(model: Mapping[str, Any]) -> str:
         return "transformers"
     if "custom" in model:
         return "custom"
-    import timm
-
-    name = model["architecture"]
-    return "timm" if timm.is_model(name) and name not in ARCHITECTURES else "hf_px"
+    return "hf_px" if {model["architecture"], OLD_NAMES.get(model["architecture"])} & ARCHITECTURES.keys() else "timm"
 
 
 def _template() -> str:

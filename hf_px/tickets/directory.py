@@ -13,13 +13,17 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from ..core.errors import TicketError
 from ..core.files import write_atomic
+from ..core.mask import Mask
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..models.remote import Source
 from .mask_codec import DecodedMask
@@ -34,6 +38,24 @@ FILES_OF_LAYOUT = {
     "dense": {DENSE: "dense"},
     "mask-only": {PACKED: "base"},
 }
+
+
+@contextmanager
+def naming_file(contents: Contents) -> Iterator[None]:
+    """Add the file's path to a TicketError that does not name it."""
+    try:
+        yield
+    except TicketError as error:
+        if contents.path in str(error):
+            raise
+        raise TicketError(f"{contents.path}: {error}") from error
+
+
+def mask_for(mask: Mask, model: nn.Module) -> Mask:
+    """The mask without tensors whose shape differs in the model: a new head is not pruned."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    bits = {name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape}
+    return Mask(bits, None if mask.excluded is None else (*mask.excluded, *(mask.bits.keys() - bits.keys())))
 
 
 def no_ticket(source: Source) -> TicketError:

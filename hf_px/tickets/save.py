@@ -25,7 +25,6 @@ from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
 from .provenance import overall_sparsity
 from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
-from .transformers_quantizer import checkpoint_names
 
 if TYPE_CHECKING:
     from .ticket import Ticket
@@ -157,6 +156,8 @@ def _check_mask_only(contents: Contents) -> None:
 
 def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Contents:
     """Current contents of the live model; `provenance` replaces the ticket's own."""
+    from .transformers_quantizer import checkpoint_names  # here: converting a ticket does not need transformers
+
     model, mask = ticket.to_model(), ticket.mask
     names = checkpoint_names(model)
     state = model.state_dict()
