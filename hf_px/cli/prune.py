@@ -293,7 +293,7 @@ def _write_ticket(
     trained = "as trained before the pruning, not since" if loaded.trained else UNTRAINED
     trained = "trained before the pruning, repaired since" if report and loaded.trained else trained
     if loaded.trained and loaded.new_head:
-        trained = f"{UNTRAINED}, in the new head; {trained} in the rest"
+        trained += f"; new head {UNTRAINED}"
     Ticket(
         loaded.model,
         mask,

@@ -62,7 +62,7 @@ class MaskedWeights(Mapping[str, Tensor]):
 class Mask:
     """A mask names every prunable tensor of its model, in `bits` or in `excluded`.
 
-    excluded   prunable tensors that the mask leaves out on purpose; None: unknown, in a file of an earlier version
+    excluded   prunable tensors that the mask leaves out on purpose; None: unknown, in files of earlier versions
     """
 
     bits: Mapping[str, Tensor]

@@ -38,7 +38,7 @@ Every other tensor (biases, normalisation, buffers) is stored unchanged under it
               in the stream of a masked tensor
     tied      {alias: NAME}: another name of the same tensor
     aliases   the aliases that the mask also lists
-    excluded  names of prunable tensors that the mask leaves out on purpose; absent in files of hf_px 0.1.0: unknown
+    excluded  names of prunable tensors that the mask leaves out on purpose; absent in older files: unknown
     renamed   {NAME: name in the model's state_dict}, where the two differ
     pair      in a dense copy next to a packed file: SHA-256 of the packed file's crc32
     model     how to build the module: the contents of config.json when this file was written
