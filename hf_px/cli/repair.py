@@ -14,7 +14,6 @@ from .arguments import add_command, usable_device
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
 
 EXAMPLES = """\
@@ -57,6 +56,7 @@ def repair_command(args: argparse.Namespace) -> None:
     from ..core.shareable import command_line
     from ..data import check_source, load_images
     from ..refit.repair import Repair
+    from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
     from .prune import check_output
 
