@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -19,11 +19,11 @@ from . import scorers as _methods  # noqa: F401  registers every method
 from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
-from .core.forward import input_shape
-from .core.head import segments
+from .core.forward import check_inputs, input_shape
+from .core.head import head_of, segments
 from .core.mask import Mask, MaskedWeights
 from .core.processes import gather, rank, world_size
-from .core.prunable import check_weights, finite, prunable
+from .core.prunable import check_weights, finite, plain_module, prunable
 from .core.registry import Scorer, ScorerRecord, Scores, scorers
 from .core.seeds import mix_seed
 from .paths import check_visible
@@ -122,7 +122,7 @@ def prune(
         floors = _floors(config, weights, config.kept_dense(model, weights))
         config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
-        start = _start(resume_from, config.total_rounds, Mask.ones(weights))
+        start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
         return _prune_in_rounds(model, config, data, floors, start, progress, on_round, options)
 
 
@@ -139,21 +139,24 @@ def _prune_in_rounds(
     """The mask after the last round; `start` is (t, mask) of the round before the first."""
     record, rounds = config.record, config.total_rounds
     last, mask = start
-    memory = None
+    memory, scoreless = None, None
     with _progress_bar(rounds, progress, data, last) as advance:
         for t in range(last + 1, rounds + 1):
             memory = mask.weights(model, reuse=memory)
             generator = _generator(config.seed, t)
             scores = _score_round(model, record, memory, data, generator, options, config.density)
             if t == 1:
-                check_signal(record, scores)
+                scoreless = check_signal(record, scores)
             density = config.density_schedule(t, rounds, config.density)
             candidates = Mask.ones(mask.bits) if record.revives else mask
-            mask = _broadcast(config.allocation(scores, density, candidates, floors))
+            mask = replace(
+                _broadcast(config.allocation(scores, density, candidates, floors)), excluded=tuple(config.exclude)
+            )
             advance(mask)
             if on_round is not None:
                 on_round(t, mask)
-    warn_of_lost_layers(mask, check_alive(model, mask, data), record.name)
+    flow = record.name == "px" and config.norm != "flow"
+    warn_of_lost_layers(mask, check_alive(model, mask, data), head_of(model), scoreless, flow)
     return mask
 
 
@@ -197,15 +200,14 @@ def _checked_scores(record: ScorerRecord, found: Scores, mask: Mask) -> dict[str
 
 def _config(model: nn.Module, scorer: str | Scorer | PruneConfig, **choices: Any) -> PruneConfig:
     """The choices, with defaults for this model. A PruneConfig in place of the scorer holds all of them."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` is {model!r:.40}; expected a torch module, for example timm.create_model('resnet18')")
+    segmentation = segments(plain_module(model))
     if isinstance(scorer, PruneConfig):
         defaults = {field.name: field.default for field in fields(PruneConfig)}
         if beside := [name for name, value in choices.items() if value not in (defaults[name], [])]:
             hint = f"dataclasses.replace(config, {beside[0]}=…)"
             raise TypeError(f"`{beside[0]}` is given beside a PruneConfig, which has it already; use {hint}")
-        return scorer.resolved(segments(model))
-    return PruneConfig(scorer, **choices).resolved(segments(model))
+        return scorer.resolved(segmentation)
+    return PruneConfig(scorer, **choices).resolved(segmentation)
 
 
 def _scorer_options(config: PruneConfig, options: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def _start(resume_from: tuple[int, Mask] | None, rounds: int, full: Mask) -> tup
     if shapes != {name: bits.shape for name, bits in full.bits.items()}:
         raise ValueError("`resume_from`: the mask belongs to another model, or to other tensors of it")
     device = next((bits.device for bits in full.bits.values()), None)
-    return t, Mask({name: mask.bits[name].to(device) for name in full.bits})
+    return t, Mask({name: mask.bits[name].to(device) for name in full.bits}, full.excluded)
 
 
 def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[str]) -> dict[str, int]:
@@ -252,7 +254,7 @@ def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[
         raise ValueError(
             f"{' and '.join(asked)} need{'s' * (len(asked) == 1)} {least} weights{tensors}, but `sparsity` "
             f"{config.sparsity:g} leaves {kept} for all layers; lower `sparsity`"
-            f"{' or turn `keep_head` off' * bool(config.keep_head)}"
+            f"{' or prune the head, too' * bool(config.keep_head)}"
         )
     return floors
 
@@ -275,6 +277,8 @@ def _data(
         data = Batches(batches, device, _dtype(model))
     if data is not None and (batches is not None or record.needs != "weights"):
         first = data.first()
+        if batches is not None:
+            check_inputs(model, first)
         if record.needs == "labels" and first.labels is None:
             raise ValueError(f"scorer {record.name} needs labels; pass `batches` of (inputs, labels), not inputs alone")
         if record.paths:
@@ -292,6 +296,7 @@ def _placed(model: nn.Module, accelerator: Any) -> Iterator[tuple[nn.Module, tor
         raise TypeError(f"the model is wrapped in {type(model).__name__}; prune the module inside, before wrapping it")
     if accelerator is not None:
         model = accelerator.unwrap_model(model)
+    model = plain_module(model)
     check_weights(model)
     home = _device(model)
     device = home if accelerator is None else accelerator.device

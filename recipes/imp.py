@@ -90,7 +90,7 @@ def prune_round(experiment: Experiment, model: nn.Module, done: int, mask: hf_px
     found = hf_px.prune(
         model, config, input_size=size, accelerator=accelerator, progress=False, resume_from=(done, mask)
     )
-    return hf_px.Mask({name: bits.cpu() for name, bits in found.bits.items()})
+    return found.to("cpu")
 
 
 def train(
@@ -163,7 +163,11 @@ def newest(experiment: Experiment) -> tuple[int, hf_px.Mask, nn.Module]:
     weights = prunable(experiment.model, experiment.pruning.exclude)
     found = Checkpoints(experiment.run.checkpoints, "pruned").newest()
     if found is None:
-        return 0, hf_px.Mask.ones(weights), copy.deepcopy(experiment.model)
+        return (
+            0,
+            hf_px.Mask(hf_px.Mask.ones(weights).bits, tuple(experiment.pruning.exclude)),
+            copy.deepcopy(experiment.model),
+        )
     experiment.print(f"pruning: continues after round {found.step} of {experiment.pruning.rounds}")
     remove_checkpoints(experiment, found.step)  # the run may have been killed just before it did so
     parts: dict[str, dict[str, Tensor]] = {"mask": {}, "model": {}}
@@ -171,7 +175,7 @@ def newest(experiment: Experiment) -> tuple[int, hf_px.Mask, nn.Module]:
         kind, _, rest = name.partition(".")
         parts[kind][rest] = tensor
     bits = {name: parts["mask"][name] for name in weights}  # in the model's order, which the card shows
-    return found.step, hf_px.Mask(bits), with_weights(experiment, parts["model"])
+    return found.step, hf_px.Mask(bits, tuple(experiment.pruning.exclude)), with_weights(experiment, parts["model"])
 
 
 def record_round(experiment: Experiment, t: int, name: str, mask: hf_px.Mask) -> None:

@@ -100,7 +100,7 @@ def test_a_config_holds_all_choices():
 def test_what_cannot_be_kept_whole_is_refused():
     with pytest.raises(ValueError, match=r"`keep_dense` needs 32 weights for 4\.weight, but `sparsity` 0\.9 leaves 14"):
         hf_px.prune(mlp(), "magnitude", sparsity=0.9, keep_dense=["4.weight"])
-    message = r"^`keep_head` needs 32 weights for 4\.weight, but `sparsity` 0\.95 leaves 7 .*or turn `keep_head` off$"
+    message = r"^`keep_head` needs 32 weights for 4\.weight, but `sparsity` 0\.95 leaves 7 .*or prune the head, too$"
     with pytest.raises(ValueError, match=message):
         hf_px.prune(mlp(), "magnitude", sparsity=0.95, keep_head=True)
     with pytest.raises(ValueError, match="nothing is not a prunable tensor"):

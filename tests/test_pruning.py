@@ -6,15 +6,19 @@ import itertools
 import warnings
 
 import pytest
+import timm
 import torch
 from support.common import digits_batches, state_of
 from support.mlp import DATA, X, Y, mlp
 from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
 
 import hf_px
-from hf_px.core.errors import CollapseError, NonFiniteScoreError, NoSignalError
+from hf_px.core.errors import CollapseError, NonFiniteScoreError, NoSignalError, UnsupportedModelError
+from hf_px.core.head import head_of
 from hf_px.core.prunable import prunable
 from hf_px.models.networks import resnet20
+from hf_px.paths.collapse import warn_of_lost_layers
 
 
 @pytest.mark.parametrize("scorer", hf_px.list_scorers())
@@ -151,6 +155,72 @@ def test_bad_batches_are_refused():
             hf_px.prune(model, scorer, sparsity=0.5, batches=batches, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        (torch.tensor([0.0, 1, 2, 3]), r"labels are torch.float32; .*labels.long\(\)"),
+        (torch.tensor([[0], [1], [2], [3]]), r"labels have shape \(4, 1\); .*labels.flatten\(\)"),
+        (torch.eye(4, dtype=torch.long), r"labels have shape \(4, 4\); .*labels.argmax\(1\)"),
+        (torch.tensor([0, 1, 2]), "batch 0: 4 inputs, but 3 labels"),
+        (torch.tensor([-1, 0, 1, 2]), "label -1, but labels start at 0"),
+    ],
+)
+@pytest.mark.parametrize("scorer", ["snip", "grasp", "prospr"])
+def test_labels_in_the_wrong_form_are_refused(scorer, labels, match):
+    model = timm.create_model("test_resnet", num_classes=4, zero_init_last=False)
+    with pytest.raises(ValueError, match=match):
+        hf_px.prune(
+            model, scorer, sparsity=0.5, rounds=1, batches=[(torch.randn(4, 3, 32, 32), labels)], progress=False
+        )
+
+
+@pytest.mark.parametrize("scorer", ["snip", "px", "px-path", "magnitude", "wanda"])
+def test_channels_last_and_an_image_without_a_batch_are_refused(scorer):
+    model = timm.create_model("test_resnet", num_classes=4, zero_init_last=False)
+    x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
+    with pytest.raises(ValueError, match=r"\(4, 32, 32, 3\), with channels last; .*x.permute\(0, 3, 1, 2\)"):
+        hf_px.prune(model, scorer, sparsity=0.5, batches=[(x.permute(0, 2, 3, 1), y)], rounds=1, progress=False)
+    with pytest.raises(ValueError, match=r"\(3, 32, 32\), one image without a batch; pass x\[None\]"):
+        hf_px.prune(model, scorer, sparsity=0.5, batches=[x[0]], rounds=1, progress=False)
+    mask = hf_px.prune(model, "random", sparsity=0.5, progress=False)
+    with pytest.raises(ValueError, match="with channels last"):
+        hf_px.repair(model, mask, [x.permute(0, 2, 3, 1)], progress=False)
+
+
+def test_a_name_in_place_of_a_model_is_refused_everywhere():
+    mask = hf_px.prune(torch.nn.Linear(4, 4), "magnitude", sparsity=0.5, progress=False)
+    x = [torch.randn(2, 4)]
+    calls = (
+        lambda: hf_px.prune("resnet18", "magnitude"),
+        lambda: hf_px.score("resnet18", "magnitude"),
+        lambda: hf_px.repair("resnet18", mask, x),
+        lambda: hf_px.compress("resnet18", x),
+        lambda: hf_px.summary("resnet18", mask),
+        lambda: hf_px.fast("resnet18"),
+        lambda: mask.apply_("resnet18"),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="`model` is 'resnet18'; expected a torch module"):
+            call()
+
+
+def test_a_compiled_model_is_pruned_as_the_module_inside():
+    model = timm.create_model("test_resnet", num_classes=4, zero_init_last=False)
+    x = torch.randn(4, 3, 32, 32)
+    compiled = torch.compile(model, backend="eager")
+    how = {"sparsity": 0.5, "rounds": 1, "progress": False}
+    mask = hf_px.prune(model, "px-path", batches=[x], **how)
+    assert hf_px.prune(compiled, "px-path", batches=[x], **how) == mask
+    assert hf_px.compress(compiled, [x], **how).mask.bits.keys() == mask.bits.keys()
+    assert str(hf_px.summary(compiled, mask)) == str(hf_px.summary(model, mask))
+    assert type(hf_px.repair(compiled, mask, [x], progress=False)) is type(model)
+    mask.apply_(compiled)
+    assert not model.fc.weight[~mask.bits["fc.weight"]].any()
+    model.layer1.compile(backend="eager")
+    with pytest.raises(UnsupportedModelError, match="layer1: is compiled; prune and repair the module first"):
+        hf_px.prune(model, "magnitude", **how)
+
+
 def test_nan_weights_and_wrong_options_are_refused():
     model = mlp()
     with torch.no_grad():
@@ -196,6 +266,32 @@ def test_collapse_is_an_error_that_names_the_layers():
         hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA)
     mask = hf_px.prune(model, "magnitude", sparsity=0.7, batches=DATA, min_per_layer=12)
     assert int(mask.bits["2.weight"].sum()) == 12 and mask.kept == 43
+
+
+def test_an_emptied_head_is_told_to_keep_the_head():
+    model = resnet20(num_classes=10, generator=torch.Generator().manual_seed(0))
+
+    def all_but_the_head(model, weights, batches, *, generator):
+        return {name: torch.full_like(w, float(name != "fc.weight")) for name, w in weights.items()}
+
+    with pytest.raises(CollapseError, match=r"emptied: .*fc.weight.*`keep_head` keeps the head's weights"):
+        hf_px.prune(model, all_but_the_head, sparsity=0.01, input_size=(3, 32, 32), keep_head=False, progress=False)
+    head = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    mask = hf_px.Mask({"0.weight": torch.ones(4, 4).bool(), "2.weight": torch.zeros(4, 4).bool()})
+    with pytest.warns(UserWarning, match="no weight is left in 1 .2.weight.: .*`keep_head` keeps all weights"):
+        warn_of_lost_layers(mask, mask.bits, head_of(head))
+
+
+def test_norm_flow_is_not_advised_for_queries_and_keys():
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = ViTForImageClassification(ViTConfig(**small, image_size=32, patch_size=8, num_labels=4)).eval()
+    x = [torch.randn(4, 3, 32, 32)]
+    mlp = [f"vit.layers.{i}.mlp.fc{j}.weight" for i in range(2) for j in (1, 2)]
+    with pytest.warns(UserWarning, match="network runs without them") as found:
+        hf_px.prune(model, "px", sparsity=0.5, rounds=2, batches=x, keep_dense=mlp, progress=False)
+    (text,) = [str(w.message) for w in found if "runs without them" in str(w.message)]
+    assert "q_proj.weight" in text and "never had a score: `exclude` keeps them" in text and "flow" not in text
 
 
 def test_dead_weights_are_counted_beside_nominal_sparsity():

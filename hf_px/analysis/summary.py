@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from ..core.mask import Mask
+from ..core.prunable import plain_module
 from ..core.text import name_list, text_table
 from .layer_counts import LayerCounts, LayerTable, count_layers, live_bits
 
@@ -33,6 +34,7 @@ _JSON_KEYS = (
 class Summary(LayerTable):
     rows: list[LayerCounts]
     note: str = ""  # why dead weights are unknown, if they are
+    outside: int = 0  # prunable weights that the mask does not name: all are kept
 
     @property
     def dead(self) -> int | None:
@@ -58,11 +60,17 @@ class Summary(LayerTable):
 
     @property
     def nominal_sparsity(self) -> float:
+        """Share of all prunable weights, those outside the mask included."""
+        return (self.total - self.kept) / (self.total + self.outside)
+
+    @property
+    def masked_sparsity(self) -> float:
+        """Share of the weights that the mask names."""
         return 1.0 - self.kept / self.total
 
     @property
     def effective_sparsity(self) -> float | None:
-        return None if self.live is None else 1.0 - self.live / self.total
+        return None if self.live is None else (self.total - self.live) / (self.total + self.outside)
 
     @property
     def collapsed(self) -> list[str]:
@@ -75,6 +83,7 @@ class Summary(LayerTable):
             "total": self.total,
             "kept": self.kept,
             "dead": self.dead,
+            "outside": self.outside,
             "nominal_sparsity": self.nominal_sparsity,
             "effective_sparsity": self.effective_sparsity,
             "collapsed": self.collapsed,
@@ -90,10 +99,12 @@ class Summary(LayerTable):
         effective = "unknown" if self.effective_sparsity is None else f"{self.effective_sparsity:.4%}"
         dead = "" if self.dead is None else f" ({self.dead:,} kept weights are dead)"
         collapsed = f"{len(self.collapsed)} ({name_list(self.collapsed, 8)})" if self.collapsed else "none"
+        outside = f"left out on purpose: {self.outside:,} weights; sparsity of the others {self.masked_sparsity:.4%}"
+        kept, total = self.kept + self.outside, self.total + self.outside
         lines = [
             text_table(rows, left=(0, 1), rule=True),
-            f"kept {self.kept:,} of {self.total:,}; sparsity {self.nominal_sparsity:.4%} nominal, "
-            f"{effective} effective{dead}",
+            f"kept {kept:,} of {total:,}; sparsity {self.nominal_sparsity:.4%} nominal, {effective} effective{dead}",
+            *([outside] if self.outside else []),
             f"collapsed layers: {collapsed}",
         ]
         return "\n".join([*lines, self.note] if self.note else lines)
@@ -103,5 +114,7 @@ def summary(
     model: nn.Module, mask: Mask, batches: Iterable[Any] | None = None, input_size: Sequence[int] | None = None
 ) -> Summary:
     """Count the weights of each layer; `batches` or `input_size` give the shape of an input if the model does not."""
+    model = plain_module(model)
     live, note = live_bits(model, mask, batches, input_size)
-    return Summary(count_layers(model, mask, live), note)
+    outside = sum(weight.numel() for weight in mask.left_out(model).values())
+    return Summary(count_layers(model, mask, live), note, outside)

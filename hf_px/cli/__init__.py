@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from .. import __version__
 from ..core.errors import HfPxError
+from ..core.files import disk_shortage
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
 from . import bench, prune, repair, report, tickets
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, HfPxError) as error:
         if args.traceback:
             raise
-        print(f"hf-px: error: {name_flags(' '.join(str(error).split()), flags)}", file=sys.stderr)
+        text = (isinstance(error, OSError) and disk_shortage(error)) or " ".join(str(error).split())
+        print(f"hf-px: error: {name_flags(text, flags)}", file=sys.stderr)
         return 2
     finally:
         warnings.formatwarning = before

@@ -95,6 +95,7 @@ def prune_command(args: argparse.Namespace) -> None:
     from ..models.load import load
     from ..pruning import prune
     from ..refit.rounds import for_repair, prune_and_repair
+    from ..tickets.directory import describe_sizes, sizes_on_disk
 
     config = _checked(args)
     torch.manual_seed(config.seed)
@@ -142,6 +143,9 @@ def prune_command(args: argparse.Namespace) -> None:
         _write_record(args.output, settings, mask, table, seconds, memory, report)
         _write_ticket(args.output, settings, loaded, mask, report)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
+        print(describe_sizes(sizes_on_disk(args.output)))
+    elif not args.quiet:
+        print("nothing was saved: add --output DIR to write the ticket and its mask")
 
 
 def _checked(args: argparse.Namespace) -> PruneConfig:
@@ -278,6 +282,7 @@ def _write_ticket(
     directory: Path, settings: dict[str, Any], loaded: LoadedModel, mask: Mask, report: RepairReport | None
 ) -> None:
     from ..core.shareable import command_line
+    from ..tickets.provenance import UNTRAINED
     from ..tickets.ticket import Ticket
 
     mask.apply_(loaded.model)
@@ -286,8 +291,10 @@ def _write_ticket(
     keys = ["sparsity", "rounds", "scope", "schedule", "norm", "keep_head", "keep_dense", "min_per_layer", "exclude"]
     keys += ["seed", *(["data", "per_class"] if settings["data"] else [])]
     shown = {key: settings[key] for key in keys if settings[key] not in (None, [], 0) or key == "seed"}
-    trained = "as trained before the pruning, not since" if loaded.trained else "random, not trained"
+    trained = "as trained before the pruning, not since" if loaded.trained else UNTRAINED
     trained = "trained before the pruning, repaired since" if report and loaded.trained else trained
+    if loaded.trained and loaded.new_head:
+        trained += f"; new head {UNTRAINED}"
     Ticket(
         loaded.model,
         mask,

@@ -56,6 +56,7 @@ def repair_command(args: argparse.Namespace) -> None:
     from ..core.shareable import command_line
     from ..data import check_source, load_images
     from ..refit.repair import Repair
+    from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
     from .prune import check_output
 
@@ -78,7 +79,7 @@ def repair_command(args: argparse.Namespace) -> None:
     print(
         f"{report.images} images: error of a layer's output, mean over layers, {before:.1%} before, {after:.1%} after"
     )
-    print(f"wrote {args.output} (hf-px info {args.output})")
+    print(f"wrote {args.output} (hf-px info {args.output})\n{describe_sizes(sizes_on_disk(args.output))}")
 
 
 def _dense_model(args: argparse.Namespace, ticket: Ticket) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def _revision(command: argparse.ArgumentParser) -> None:
 
 
 def info_command(args: argparse.Namespace) -> None:
+    from ..tickets.provenance import overall_sparsity, weights_outside
     from ..tickets.ticket import Ticket
 
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
@@ -114,6 +116,7 @@ def info_command(args: argparse.Namespace) -> None:
     model = header["model"]
     name = model.get("architecture") or (model.get("architectures") or [model.get("custom")])[0]
     sparsity = header.get("sparsity", {})
+    overall, outside = overall_sparsity(sparsity, mask), weights_outside(sparsity)
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
     settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
     rows = [
@@ -122,7 +125,8 @@ def info_command(args: argparse.Namespace) -> None:
         ("licence", header.get("license")),
         ("method", ": ".join(filter(None, [header.get("scorer"), settings]))),
         ("command", header.get("command")),
-        ("sparsity", f"{mask.sparsity:.4%} nominal{effective}; {mask.kept:,} of {mask.total:,} kept"),
+        ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
+        ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
     ]
@@ -166,6 +170,12 @@ def predict_command(args: argparse.Namespace) -> None:
 
     # at the commit that config.json came from
     model = _runnable(args.ticket, source.revision, args.runtime)
+    if predict.is_untrained(source):
+        print(
+            f"hf-px: warning: the weights of {args.ticket} were never trained (those of its head, at least): what "
+            "follows is chance; train it first",
+            file=sys.stderr,
+        )
     images = predict.ticket_images(source, model)
     answer: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
     if not segments(model):
@@ -237,6 +247,8 @@ def verify_command(args: argparse.Namespace) -> None:
 
 def push_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
+    from ..tickets.directory import describe_sizes
+    from ..tickets.save import file_sizes
     from ..tickets.ticket import Ticket
     from ..training.publish import files_beside
 
@@ -251,12 +263,18 @@ def push_command(args: argparse.Namespace) -> None:
         files=files_beside(source.path) if source.is_dir else None,
     )
     print(f"pushed: {address}")
+    print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
     revision = f', revision="{args.branch}"' if args.branch else ""
-    print(f'load it with: hf_px.from_pretrained("{args.repo}"{revision})')
+    if "custom" in ticket.model_record():  # no library builds it by name
+        load = f'hf_px.Ticket.from_pretrained("{args.repo}"{revision}).to_model(into=module), module being your own'
+    else:
+        load = f'hf_px.from_pretrained("{args.repo}"{revision})'
+    print(f"load it with: {load}")
 
 
 def convert_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
+    from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
     from ..tickets.ticket_file import DENSE, PACKED
     from ..training.publish import files_beside
@@ -268,9 +286,7 @@ def convert_command(args: argparse.Namespace) -> None:
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)
-    for name in (PACKED, DENSE):
-        if (path := output / name).is_file():
-            print(f"{path}  {path.stat().st_size:,} bytes")
+    print(f"wrote {output}\n{describe_sizes(sizes_on_disk(output))}")
 
 
 def diff_command(args: argparse.Namespace) -> None:

@@ -200,6 +200,10 @@ def _batch(item: Any, index: int, device: torch.device, dtype: torch.dtype | Non
         x, others, key = item.to(device), {}, None
     else:
         raise TypeError(f"batch {index} is a {type(item).__name__}; expected a tensor, a dict or (inputs, labels)")
+    if labels is not None:
+        labels = torch.as_tensor(labels).to(device)
+        if labels.dim() and x.dim() and len(labels) != len(x):
+            raise ValueError(f"batch {index}: {len(x)} inputs, but {len(labels)} labels; one label per input is needed")
     if not x.is_floating_point():
         raise TypeError(f"batch {index}: inputs are {x.dtype}; scale and convert the images to float first")
     if not len(x):
@@ -207,4 +211,4 @@ def _batch(item: Any, index: int, device: torch.device, dtype: torch.dtype | Non
     if not bool(torch.isfinite(x).all()):
         raise ValueError(f"batch {index}: inputs hold nan or inf; check the data and its normalisation")
     x = x if dtype is None else x.to(dtype)
-    return Batch(x, None if labels is None else torch.as_tensor(labels).to(device), others, key, index)
+    return Batch(x, labels, others, key, index)

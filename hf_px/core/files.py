@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -20,8 +21,23 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) ->
             file.flush()
             os.fsync(file.fileno())  # without it a power cut may leave the new name with no content
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # write() and fsync() name no file
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def disk_shortage(error: OSError, before: str = "", then: str = "try again") -> str | None:
+    """What to do about a full disk or a file that is too large for the shell's limit; None for another error."""
+    where = f" at {error.filename}" if error.filename else ""
+    if error.errno == errno.EFBIG:
+        file = f" {error.filename}" if error.filename else ""
+        return f"the file{file} exceeds the size limit of this shell (ulimit -f); {before}raise the limit and {then}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the disk{where}; {before}free some and {then}"
+    return None
 
 
 def is_temporary(name: str) -> bool:

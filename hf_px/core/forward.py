@@ -110,6 +110,7 @@ def output_tensor(output: Any) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy, for label maps over the pixels that have a label; zero if none has."""
+    _check_labels(labels, logits.shape[1])
     if not labels.is_floating_point() and labels.numel():
         dense = labels.dim() > 1
         high = int(torch.where(labels == IGNORE, 0, labels).max() if dense else labels.max())
@@ -120,6 +121,45 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.shape[2:] != labels.shape[1:]:  # transformers' segmentation models have outputs of a quarter of the size
         logits = F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=False)
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum") / (labels != IGNORE).sum().clamp(min=1)
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels in a form that torch would call by its own names; floats of N x classes are probabilities."""
+    shape = tuple(labels.shape)
+    if labels.dim() < 2 and labels.is_floating_point():
+        raise ValueError(f"labels are {labels.dtype}; expected the number of a class: pass labels.long()")
+    if labels.dim() == 0 or (labels.dim() == 2 and not labels.is_floating_point()):
+        way = "labels.argmax(1)" if shape[1:] == (classes,) else "labels.flatten()"
+        raise ValueError(f"labels have shape {shape}; expected one number of a class per image: pass {way}")
+    if not labels.is_floating_point() and labels.numel() and int(labels.min()) < 0:
+        unlabelled = f" ({IGNORE} for a pixel without a class)" if labels.dim() > 1 else ""
+        raise ValueError(f"label {int(labels.min())}, but labels start at 0{unlabelled}")
+
+
+def input_advice(model: nn.Module, x: Tensor) -> str:
+    """What may be wrong with the shape of inputs on which a model for images does not run; "" if it looks right."""
+    first = next((m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))), None)
+    if not isinstance(first, nn.Conv2d):
+        return ""
+    channels, shape = (input_shape(model) or (first.in_channels,))[0], tuple(x.shape)
+    if x.dim() == 3:
+        return f"inputs have shape {shape}, one image without a batch; pass x[None], or a DataLoader of batches"
+    if x.dim() == 4 and shape[1] != channels == shape[3]:
+        return f"inputs have shape {shape}, with channels last; this model takes them first: pass x.permute(0, 3, 1, 2)"
+    return ""
+
+
+def check_inputs(model: nn.Module, batch: Batch) -> None:
+    """Refuse a batch that looks wrong by its shape, if the model does not run on it or takes it for one image."""
+    if not (advice := input_advice(model, batch.x)):
+        return
+    try:
+        with undisturbed(model), torch.no_grad():
+            runs = batch.x.dim() == 4 and len(call(model, {}, batch)) == len(batch.x)
+    except (RuntimeError, ValueError, IndexError, AssertionError) as error:
+        raise ValueError(f"`batches`: {advice}") from error
+    if not runs:
+        raise ValueError(f"`batches`: {advice}")
 
 
 def labelled_output(output: Tensor, labels: Tensor | None) -> Tensor:

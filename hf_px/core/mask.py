@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from .prunable import prunable
+from .text import name_list
 
 
 class MaskedWeights(Mapping[str, Tensor]):
@@ -61,21 +64,33 @@ class MaskedWeights(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class Mask:
+    """A mask names every prunable tensor of its model, in `bits` or in `excluded`.
+
+    excluded   prunable tensors that the mask leaves out on purpose; None: unknown, in files of earlier versions
+    """
+
     bits: Mapping[str, Tensor]
+    excluded: Collection[str] | None = ()
 
     def __post_init__(self) -> None:
+        if self.excluded is not None:
+            names = (self.excluded,) if isinstance(self.excluded, str) else self.excluded
+            object.__setattr__(self, "excluded", tuple(sorted(set(names) - self.bits.keys())))
         for name, bits in self.bits.items():
             if bits.dtype is not torch.bool:
                 raise TypeError(f"{name}: a mask has bool tensors, not {bits.dtype}; compare with 0 first")
         object.__setattr__(self, "bits", MappingProxyType(dict(self.bits)))
 
-    def __reduce__(self) -> tuple[type[Mask], tuple[dict[str, Tensor]]]:
-        return Mask, (dict(self.bits),)  # a MappingProxyType can be neither copied nor pickled
+    def __reduce__(self) -> tuple[type[Mask], tuple[dict[str, Tensor], Collection[str] | None]]:
+        return Mask, (dict(self.bits), self.excluded)  # a MappingProxyType can be neither copied nor pickled
 
     @classmethod
     def ones(cls, weights: Mapping[str, Tensor]) -> Mask:
         """The mask that keeps everything."""
         return cls({name: torch.ones_like(w, dtype=torch.bool) for name, w in weights.items()})
+
+    def to(self, device: torch.device | str) -> Mask:
+        return replace(self, bits={name: bits.to(device) for name, bits in self.bits.items()})
 
     @property
     def total(self) -> int:
@@ -107,7 +122,7 @@ class Mask:
         for name, bits in self.bits.items():
             if bits.shape != other.bits[name].shape:
                 raise ValueError(f"{name}: masks are {tuple(bits.shape)} and {tuple(other.bits[name].shape)}")
-        return Mask({name: bits & other.bits[name].to(bits.device) for name, bits in self.bits.items()})
+        return replace(self, bits={name: bits & other.bits[name].to(bits.device) for name, bits in self.bits.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask):
@@ -134,7 +149,11 @@ class Mask:
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
         """The model's own tensors that this mask names; an error if names or shapes do not fit."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"`model` is {model!r:.40}; expected a torch module, whose weights the mask names")
         own = dict(model.named_parameters(remove_duplicate=False))
+        if hasattr(model, "_orig_mod") and not self.bits.keys() <= own.keys():  # torch.compile renames every tensor
+            own = dict(model.get_submodule("_orig_mod").named_parameters(remove_duplicate=False))
         for name, bits in self.bits.items():
             if name not in own:
                 raise ValueError(f"{name}: in the mask, but the model has no such parameter; is it another model's?")
@@ -145,6 +164,23 @@ class Mask:
                 )
         return {name: own[name] for name in self.bits}
 
+    def left_out(self, model: nn.Module) -> dict[str, Tensor]:
+        """The model's prunable tensors that the mask does not name, on purpose or not."""
+        named = {id(tensor) for tensor in self.tensors_of(model).values()}
+        model = getattr(model, "_orig_mod", model)  # inside torch.compile
+        return {name: weight for name, weight in prunable(model).items() if id(weight) not in named}
+
+    def check_covers(self, model: nn.Module) -> None:
+        """Raise unless the mask names every prunable tensor of the model, or leaves it out on purpose."""
+        missing = [] if self.excluded is None else [n for n in self.left_out(model) if n not in self.excluded]
+        if missing:
+            named, many = type(model).__name__, len(missing) > 1
+            raise ValueError(
+                f"{name_list(missing)}: {len(missing)} prunable tensor{'s' * many} of this {named} "
+                f"{'are' if many else 'is'} not in the mask; is it another model's? To leave tensors dense on purpose, "
+                "prune with `exclude`, or name them in Mask(bits, excluded=[…])"
+            )
+
     def weights(self, model: nn.Module, reuse: MaskedWeights | None = None) -> MaskedWeights:
         """θ ⊙ M; the model is not changed."""
         return MaskedWeights(self.tensors_of(model), self, reuse)
@@ -152,6 +188,7 @@ class Mask:
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> nn.Module:
         """θ ← θ ⊙ M in place; returns the model."""
+        self.check_covers(model)
         for name, weight in self.tensors_of(model).items():
             # where, not *: a pruned nan must become 0, and -1 * 0 must not leave -0.0
             weight.copy_(torch.where(self.bits[name].to(weight.device), weight, torch.zeros_like(weight)))

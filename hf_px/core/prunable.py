@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .errors import UnsupportedModelError
 from .text import name_list
 
 _LINEAR_MAPS = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd)
@@ -39,6 +40,22 @@ def prunable(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]
             "attention projection holds a weight of its own"
         )
     return found
+
+
+def plain_module(model: nn.Module) -> nn.Module:
+    """The module itself, taken out of torch.compile, whose tensors have other names and whose code cannot be followed.
+
+    A TypeError for anything but a module; an error for what was compiled in place.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` is {model!r:.40}; expected a torch module, for example timm.create_model('resnet18')")
+    model = model.get_submodule("_orig_mod") if hasattr(model, "_orig_mod") else model
+    for name, module in model.named_modules():
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            raise UnsupportedModelError(
+                f"{name or type(model).__name__}: is compiled; prune and repair the module first, compile it afterwards"
+            )
+    return model
 
 
 def check_weights(model: nn.Module) -> None:

@@ -134,7 +134,13 @@ class ReadColumn:
         self.feature = datasets.Image()
 
     def __call__(self, index: int) -> Image.Image:
-        return self.feature.decode_example(self._row(index))
+        row = self._row(index)
+        try:
+            return self.feature.decode_example(row)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            if not row.get("path"):
+                raise
+            raise ValueError(f"{row['path']}: {first_line(error)}; replace the file, or remove it") from error
 
     def open(self, index: int) -> ImageFile:
         """Open an image without decoding it and, unlike datasets, without applying its EXIF rotation."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..core.forward import IGNORE
+from .class_folders import check_class_folders
 from .columns import (
     find_image_column,
     find_label_column,
@@ -98,6 +99,8 @@ def open_data(
         if task == "segmentation":
             opened = _open_pairs(parts, given, preset, path, num_classes, need_test)
         else:
+            if path and path.is_dir() and not label_column:
+                check_class_folders(path, parts[given.train])
             opened = _open_labels(parts, given, preset, need_test)
     except ValueError as error:
         raise ValueError(f"data {source}: {error}") from error

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import timm
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -24,7 +22,6 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TicketError, first_line
-from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
 from .networks import OLD_NAMES, SEGMENTERS
 
 # entries of pretrained_cfg that locate timm's own weights, or change them when timm loads them
@@ -48,6 +45,9 @@ _READING_ARGUMENTS = {
 
 def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The record of a model; `model_args` are a timm model's arguments besides its name and num_classes."""
+    import timm
+    import transformers
+
     from ..core.forward import input_shape  # here: loading a ticket does not need it
 
     if isinstance(model, transformers.PreTrainedModel):
@@ -113,8 +113,13 @@ def shapes(
 
     `tensors`, if known, is the ticket's number of tensors, which limits how large the module may be.
     """
+    return {name: tuple(t.shape) for name, t in on_meta(record, num_classes, tensors).state_dict().items()}
+
+
+def on_meta(record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None) -> nn.Module:
+    """The record's module without memory for its tensors; `tensors` as in shapes."""
     with torch.device("meta"), _step_budget(tensors):
-        return {name: tuple(t.shape) for name, t in _module(record, num_classes).state_dict().items()}
+        return _module(record, num_classes)
 
 
 @contextmanager
@@ -205,6 +210,8 @@ def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
 
 def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tuple[Any, Any]:
     """(model class, config) of a transformers record, both defined by transformers itself."""
+    import transformers
+
     kind, names = record["model_type"], record.get("architectures")
     if kind not in transformers.CONFIG_MAPPING:
         raise TicketError(f"config.json: transformers {transformers.__version__} has no model type {kind!r:.100}")
@@ -220,6 +227,8 @@ def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tu
 
 def _harmless(settings: Any) -> Any:
     """A transformers config and its nested ones, without keys that fetch code; raises if it names another model."""
+    import timm
+
     if isinstance(settings, list):
         return [_harmless(value) for value in settings]
     if not isinstance(settings, Mapping):
@@ -252,6 +261,8 @@ def _build_transformers(record: Mapping[str, Any], num_classes: int | None) -> n
 
 
 def _build_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
+    import timm
+
     args = check_timm(record)
     name = OLD_NAMES.get(record["architecture"], record["architecture"])
     count = record.get("num_classes") if num_classes is None else num_classes
@@ -263,6 +274,8 @@ def _build_timm(record: Mapping[str, Any], num_classes: int | None) -> nn.Module
 
 def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
     """Check an untrusted timm record; returns its model_args."""
+    import timm
+
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
     if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
         raise TicketError(f"config.json: timm {timm.__version__} has no model {name!r:.100}; is a newer timm needed?")

@@ -36,7 +36,8 @@ def from_repo(name: str, trained: bool, options: LoadOptions) -> LoadedModel:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         if method == TICKET or str(config.get("architecture", "")).endswith(NOT_FOR_TIMM):
             raise TicketError(
-                f"a ticket, already pruned; hf_px.from_pretrained({name!r}) loads it. To prune again, name its base"
+                "a ticket, already pruned: hf-px info and hf-px predict, or hf_px.from_pretrained in Python, read it. "
+                "To prune again, name its base"
             )
         if "model_type" in config:
             model, new_head = _transformers_repo(source, trained, options)

@@ -6,12 +6,19 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import (
+    _CACHED_NO_EXIST,
+    constants,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -23,9 +30,12 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import validate_repo_id
 
 from ..core.errors import TicketError, first_line
+from ..core.files import disk_shortage
+from ..core.text import name_list
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -75,6 +85,7 @@ class Source:
             return path if path.is_file() else None
         try:
             with hub_errors(self.name, self.revision):
+                self._check_connection(name)
                 path = Path(
                     hf_hub_download(
                         self.name,
@@ -93,13 +104,29 @@ class Source:
             cached = try_to_load_from_cache(self.name, name, cache_dir=self.cache_dir, revision=self.revision)
             if cached is _CACHED_NO_EXIST:
                 return None
+            cause = error.__cause__
+            unknown = isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError)
             no_answer = (HTTPError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
-            if isinstance(error.__cause__, HfHubHTTPError) or not isinstance(error.__cause__, no_answer):
+            if not unknown and (isinstance(cause, HfHubHTTPError) or not isinstance(cause, no_answer)):
                 raise
-            raise TicketError(f"{error}; nor is there a directory {self.name} here") from error
+            raise TicketError(f"{error}; nor is there a directory {self.name} here{self._beside()}") from error
         if is_commit(path.parent.name):
             self.revision = path.parent.name  # the repo may change between two downloads
         return path
+
+    def _check_connection(self, name: str) -> None:
+        """Ask once for a repo that is not in the cache: huggingface_hub would try for half a minute, for a typo too."""
+        cache = Path(self.cache_dir or constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.name, repo_type="model"))
+        if self.local_files_only or (cache / "refs").is_dir() or (cache / "snapshots").is_dir():
+            return
+        with suppress(HfHubHTTPError):  # an answer: the download handles it, and notes files that do not exist
+            get_hf_file_metadata(hf_hub_url(self.name, name, revision=self.revision), token=self.token)
+
+    def _beside(self) -> str:
+        """What the directory holds that a misspelled path begins with, for an error."""
+        parent = self.path.parent
+        held = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+        return f"; {parent} holds {name_list(held)}" if held else ""
 
     def weights(self, names: Sequence[str] = ("model.safetensors", "pytorch_model.bin")) -> Path:
         """The first of these files that the source has."""
@@ -138,8 +165,8 @@ def hub_errors(repo: str, revision: str | None) -> Iterator[None]:
             with hub_errors(repo, revision):  # the cause says why the request failed
                 raise error.__cause__ from None
         raise TicketError(
-            f"{repo}: not in the local cache, and the Hub is disabled or did not answer; check the network, "
-            "HF_HUB_OFFLINE and local_files_only"
+            f"{repo}: not in the local cache, and the Hub is disabled or did not answer; check the network and "
+            "HF_HUB_OFFLINE"
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code
@@ -172,11 +199,7 @@ def disk_error(error: OSError, directory: Path | None = None) -> Exception:
     """A TicketError with advice if the disk is full or not writable; any other OSError unchanged."""
     if directory is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
         return TicketError(f"{directory}: cannot be written to ({error.strerror}); name another directory")
-    if error.errno == errno.EFBIG:
-        return TicketError(
-            "the file exceeds the size limit of this shell (ulimit -f); nothing was changed: raise the limit"
-        )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" at {error.filename}" if error.filename else ""
-        return TicketError(f"no space left on the disk{where}; nothing was changed: free some and try again")
+    unchanged = "nothing was changed: "
+    if (shortage := disk_shortage(error, unchanged, "try again")) is not None:
+        return TicketError(shortage)
     return error

@@ -9,14 +9,18 @@ from torch import Tensor, nn
 
 from ..core.batches import Batches
 from ..core.errors import CollapseError, NoSignalError, UnsupportedModelError
+from ..core.head import head_of
 from ..core.mask import Mask
 from ..core.registry import ScorerRecord
 from ..core.text import name_list
 from . import live_weights
 
 
-def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
-    """Warn of weights that score exactly zero in the first round: they go first. An error if all of them do."""
+def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> list[str]:
+    """Warn of weights that score exactly zero in the first round: they go first. An error if all of them do.
+
+    Returns the names of tensors without any score.
+    """
     zeros = {name: int((s == 0).sum()) for name, s in scores.items()}
     part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
     cause = (
@@ -34,6 +38,7 @@ def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> None:
             f"first, unless named in `exclude`. {cause}",
             stacklevel=4,
         )
+    return [name for name, count in zeros.items() if count == scores[name].numel()]
 
 
 def check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> Mapping[str, Tensor]:
@@ -48,21 +53,38 @@ def check_alive(model: nn.Module, mask: Mask, data: Batches | None) -> Mapping[s
         empty = [name for name, bits in mask.bits.items() if not bits.any()]
         thin = sorted(mask.bits, key=lambda name: float(mask.bits[name].float().mean()))[:3]
         cause = f"emptied: {', '.join(empty)}" if empty else f"no layer is empty, the thinnest are {', '.join(thin)}"
+        head = "`keep_head` keeps the head's weights; " if set(empty) & set(head_of(model)) else ""
         raise CollapseError(
-            f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); "
+            f"no path from input to output is left at sparsity {mask.sparsity:.4f} ({cause}); {head}"
             "use `min_per_layer`, more `rounds`, `scope` erk, or a lower `sparsity`"
         )
     return live
 
 
-def warn_of_lost_layers(mask: Mask, live: Mapping[str, Tensor], scorer: str) -> None:
-    """Warn of layers that carry nothing: behind a skip or in a branch they can vanish and the network still runs."""
+def warn_of_lost_layers(
+    mask: Mask,
+    live: Mapping[str, Tensor],
+    head: Sequence[str] = (),
+    scoreless: Sequence[str] | None = (),
+    flow: bool = False,
+) -> None:
+    """Warn of layers that carry nothing: behind a skip or in a branch they can vanish and the network still runs.
+
+    scoreless  tensors that scored zero from the first round on, which no choice of `norm` changes; None: unknown
+    flow       the method has `norm` flow and does not use it yet
+    """
     empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
     cut_off = [name for name in mask.bits if name not in empty and not live[name].any()]
     losses = [f"no weight is left in {_counted(empty)}"] if empty else []
     losses += [f"no weight on a path is left in {_counted(cut_off)}"] if cut_off else []
     if losses:
-        advice = "`norm` flow gives every branch its share; " if scorer == "px" else ""
+        lost = {*empty, *cut_off}
+        silent = [name for name in empty if name in (scoreless or ())]
+        advice = "`keep_head` keeps all weights of the head; " if lost & set(head) else ""
+        if silent:  # for example queries and keys, which only steer the attention that scores hold fixed
+            advice += f"{_counted(silent)} never had a score: `exclude` keeps them; "
+        if flow and scoreless is not None and lost - set(silent) - set(head):
+            advice += "`norm` flow gives every branch its share; "
         warnings.warn(
             f"of {len(mask.bits)} layers, {' and '.join(losses)}: the network runs without them. {advice}"
             "`min_per_layer` keeps some weights in each layer; more rounds or a lower sparsity help too",

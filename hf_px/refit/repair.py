@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..core.batches import Batch, Batches
-from ..core.forward import undisturbed
+from ..core.forward import input_advice, undisturbed
 from ..core.input_moments import Gram, Key, measure_inputs
 from ..core.mask import Mask
 from ..core.processes import rank, world_size
-from ..core.prunable import check_weights, finite, prunable
+from ..core.prunable import check_weights, finite, plain_module, prunable
 from ..core.text import name_list
 from .least_squares import RIDGE, refit_rows, row_errors
 from .norm_statistics import measure_norms, move_statistics_
@@ -64,6 +64,7 @@ def repair(
     images    use the first batches that have so many images together, at least one batch
     ridge     λ, in parts of the mean square of a layer's inputs; larger values change the weights less
     """
+    model = plain_module(model)
     exclude = prunable(model).keys() - mask.bits.keys()
     measured = Repair(model, batches, exclude=exclude, images=images, ridge=ridge, progress=progress)
     return measured.repaired(mask)[0]
@@ -184,7 +185,8 @@ def _check_runs(model: nn.Module, batch: Batch) -> None:
             model(*args, **kwargs)
     except Exception as error:
         shape = tuple(batch.x.shape)
-        raise ValueError(f"{type(model).__name__} does not run on inputs of shape {shape}: {error}") from error
+        reason = input_advice(model, batch.x) or error
+        raise ValueError(f"{type(model).__name__} does not run on inputs of shape {shape}: {reason}") from error
 
 
 def _check_dense(model: nn.Module, mask: Mask) -> None:

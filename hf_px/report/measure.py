@@ -209,7 +209,7 @@ def _bytes(network: Network) -> dict[str, int]:
         return sizes
     ticket = network.ticket
     if ticket is None:
-        bits = Mask({name: b.cpu() for name, b in network.mask.bits.items()})
+        bits = network.mask.to("cpu")
         ticket = Ticket(bits.apply_(copy.deepcopy(network.model).cpu()), bits, scorer=network.header.get("scorer"))
     with tempfile.TemporaryDirectory(prefix="hf-px-report-") as folder:
         ticket.save_pretrained(folder, layout="packed")

@@ -148,7 +148,7 @@ def load_ticket(name: str, request: ReportRequest) -> Network:
     """A ticket with its data, and the scores that its method gives to its weights now."""
     ticket = Ticket.from_pretrained(name, revision=request.revision)
     model = ticket.to_model().to(request.device)
-    mask = Mask({name: bits.to(request.device) for name, bits in ticket.mask_for(model).bits.items()})
+    mask = ticket.mask_for(model).to(request.device)
     own = (read_local(Path(name).expanduser()) or ticket.config.get("settings", {})).get("data")
     data = request.data or (own if isinstance(own, str) and _is_local(own) else None)
     try:

@@ -121,7 +121,7 @@ def _pruned(
         )  # fmt: skip
     last_two = [masks[rounds - 1], masks[rounds]]
     # a file does not keep the model's order of tensors
-    before, mask = (Mask({name: m.bits[name].to(request.device) for name in full.bits}) for m in last_two)
+    before, mask = (Mask({name: m.bits[name].to(request.device) for name in full.bits}, m.excluded) for m in last_two)
     assert config.scorer is not None
     scores = score_with(model, config.scorer, batches, before, round_index=rounds, seed=config.seed, norm=config.norm)
     return mask, saliency(scores, before, mask)

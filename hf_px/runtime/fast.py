@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..core.errors import TicketError, UnsupportedModelError
 from ..core.forward import input_shape
-from ..core.prunable import prunable
+from ..core.prunable import plain_module, prunable
 from ..models import architecture
 from .geometry import Geometry
 from .graph import Graph, Layer, TorchOp, export, reads
@@ -216,6 +216,7 @@ def fast(model: nn.Module, *, input_size: Size | None = None, progress: bool = T
     height, width) is compiled now, by default the model's own; other sizes are compiled when they first come. The
     weights are copied: later changes of `model` are not seen.
     """
+    model = plain_module(model)
     runner()  # says what to install
     for name, module in model.named_modules():
         if module.training:

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from ..core.forward import input_shape
 from ..models import architecture
 from ..models.remote import Source
-from ..tickets.directory import read_ticket
+from ..tickets.directory import naming_file, read_ticket
 from ..tickets.ticket import Ticket
 from ..tickets.ticket_file import Contents
-from ..tickets.to_model import naming_file
 from .fast import FastModel, compile_default, fast
 from .kernels import runner
 from .weights import SparseWeight

@@ -17,9 +17,9 @@ from ..core.registry import scorers
 from ..core.text import plain
 from ..figures import draw_layers
 from ..models.architecture import pipeline_task
-from ..models.networks import ARCHITECTURES
+from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
-from .provenance import check_by_class
+from .provenance import check_by_class, overall_sparsity, weights_outside
 from .ticket_file import DENSE, PACKED, Contents
 
 CARD = "README.md"
@@ -77,7 +77,7 @@ def density_chart(mask: Mask) -> str:
     return draw_layers(
         list(kept),
         {"density": shares},
-        title=f"Density by layer, {1 - mask.sparsity:.2%} over all",
+        title=f"Density by layer, {1 - mask.sparsity:.2%} over these layers",
         x="share of its weights that a layer keeps",
         total=1.0,
         texts={"density": [f"{share:.2%}" for share in shares]},
@@ -105,7 +105,7 @@ def card_text(
     has_weights = layout != "mask-only"
     record = contents.model.get("pretrained_cfg")
     label_names = record.get("label_names") if isinstance(record, Mapping) else None
-    results = ticket.get("results", [])
+    results, recorded = ticket.get("results", []), ticket.get("sparsity")
     card = ModelCard.from_template(
         _metadata(contents, library, layout),
         template_str=_template(),
@@ -124,7 +124,8 @@ def card_text(
         dense=DENSE,
         dense_bytes=sum(t.nbytes for t in (contents.tensors or {}).values()) if has_weights else None,
         bound=entropy_bound(contents) if has_weights else None,
-        sparsity=ticket.get("sparsity") or {"nominal": mask.sparsity, "kept": mask.kept, "total": mask.total},
+        sparsity=(ticket.get("sparsity") or {"kept": mask.kept, "total": mask.total})
+        | {"nominal": overall_sparsity(recorded, mask), "masked": mask.sparsity, "outside": weights_outside(recorded)},
         digest=contents.mask.digest(),
         layers=[(n, "x".join(map(str, b.shape)), int(b.sum()), b.numel()) for n, b in mask.bits.items()],
         method=scorers[ticket["scorer"]] if ticket.get("scorer") in list_scorers() else None,
@@ -221,7 +222,7 @@ def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:
 def _model_name(contents: Contents) -> str:
     names = contents.model.get("architectures") or [None]
     name = contents.model.get("architecture") or names[0] or contents.model.get("custom", "model").rpartition(".")[2]
-    return f"{name}, {contents.mask.sparsity:.2%} sparse"
+    return f"{name}, {overall_sparsity(contents.ticket.get('sparsity'), contents.mask):.2%} sparse"
 
 
 def _library(model: Mapping[str, Any]) -> str:
@@ -230,10 +231,7 @@ def _library(model: Mapping[str, Any]) -> str:
         return "transformers"
     if "custom" in model:
         return "custom"
-    import timm
-
-    name = model["architecture"]
-    return "timm" if timm.is_model(name) and name not in ARCHITECTURES else "hf_px"
+    return "hf_px" if {model["architecture"], OLD_NAMES.get(model["architecture"])} & ARCHITECTURES.keys() else "timm"
 
 
 def _template() -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..core.prunable import plain_module
 from ..prune_config import TRAINED_SPARSITY, PruneConfig
 from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, prune_and_repair
@@ -36,6 +37,7 @@ def compress(
     base      owner/name on the Hub, if the weights come from there; with its commit and licence, for the card
     choices   other fields of PruneConfig, for example exclude
     """
+    model = plain_module(model)
     config = for_repair(PruneConfig(scorer, sparsity=sparsity, rounds=rounds, **choices)).resolved()
     repaired, mask, report = prune_and_repair(model, config, batches, most=images, progress=progress)
     settings = {"rounds": config.rounds, "seed": config.seed, "weights": "trained before pruning, repaired since"}

@@ -13,13 +13,17 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from ..core.errors import TicketError
 from ..core.files import write_atomic
+from ..core.mask import Mask
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..models.remote import Source
 from .mask_codec import DecodedMask
@@ -34,6 +38,24 @@ FILES_OF_LAYOUT = {
     "dense": {DENSE: "dense"},
     "mask-only": {PACKED: "base"},
 }
+
+
+@contextmanager
+def naming_file(contents: Contents) -> Iterator[None]:
+    """Add the file's path to a TicketError that does not name it."""
+    try:
+        yield
+    except TicketError as error:
+        if contents.path in str(error):
+            raise
+        raise TicketError(f"{contents.path}: {error}") from error
+
+
+def mask_for(mask: Mask, model: nn.Module) -> Mask:
+    """The mask without tensors whose shape differs in the model: a new head is not pruned."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    bits = {name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape}
+    return Mask(bits, None if mask.excluded is None else (*mask.excluded, *(mask.bits.keys() - bits.keys())))
 
 
 def no_ticket(source: Source) -> TicketError:
@@ -135,6 +157,23 @@ def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
         config["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
     return config
+
+
+def describe_sizes(sizes: Mapping[str, int]) -> str:
+    """What the weights of a ticket take on disk, {file: bytes}, and who downloads what."""
+    if len(sizes) == 1:
+        ((name, size),) = sizes.items()
+        readers = "with hf_px, which alone reads it" if name == PACKED else "by any library"
+        return f"on disk: {name} {size:,} bytes, downloaded {readers}"
+    return (
+        f"on disk: {PACKED} {sizes[PACKED]:,} bytes, downloaded with hf_px, and {DENSE} {sizes[DENSE]:,} bytes, "
+        f"downloaded by libraries without it; together {sum(sizes.values()):,}"
+    )
+
+
+def sizes_on_disk(directory: Path) -> dict[str, int]:
+    """{file: bytes} of the weights of a ticket in a directory."""
+    return {name: path.stat().st_size for name in (PACKED, DENSE) if (path := directory / name).is_file()}
 
 
 def check_overwrite(directory: Path, layout: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from ..core.mask import Mask
 from .ticket_file import safetensors_chunks
 
 FORMAT = "1"
-_OWN = ("hf_px_mask", "digest")  # metadata keys of save_mask itself: format version, digest of the mask
+# metadata keys of save_mask itself: format version, digest of the mask, tensors left out on purpose (a JSON list)
+_OWN = ("hf_px_mask", "digest", "excluded")
 
 
 def save_mask(mask: Mask, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
@@ -27,7 +29,9 @@ def save_mask(mask: Mask, path: str | os.PathLike[str], metadata: Mapping[str, s
             raise TypeError(f"metadata {key!r} is a {type(value).__name__}; safetensors stores strings only")
     # uint8, not bool: a damaged byte such as 7 can then be detected, while a bool would read it as True
     bits = {name: b.detach().to("cpu", torch.uint8).contiguous() for name, b in mask.bits.items()}
-    write_atomic(path, safetensors_chunks(bits, {**metadata, "hf_px_mask": FORMAT, "digest": mask.digest()}))
+    own = {"hf_px_mask": FORMAT, "digest": mask.digest()}
+    own |= {} if mask.excluded is None else {"excluded": json.dumps(mask.excluded)}
+    write_atomic(path, safetensors_chunks(bits, {**metadata, **own}))
 
 
 def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:
@@ -52,7 +56,11 @@ def load_mask(path: str | os.PathLike[str]) -> tuple[Mask, dict[str, str]]:
             raise ValueError(f"{path}: {name} is {bits.dtype}, a mask is stored as uint8; was the file edited?")
         if bits.numel() and int(bits.max()) > 1:
             raise ValueError(f"{path}: {name} holds {int(bits.max())}, a mask holds 0 and 1; the file is damaged")
-    mask = Mask({name: bits.bool() for name, bits in tensors.items()})
+    try:
+        excluded = json.loads(metadata.pop("excluded", "null"))
+        mask = Mask({name: bits.bool() for name, bits in tensors.items()}, excluded)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: excluded in the metadata is not a list of names; the file is damaged") from error
     if mask.digest() != metadata.pop("digest", None):
         raise ValueError(f"{path}: the digest of the mask is not the one in the metadata; the file is damaged")
     return mask, metadata

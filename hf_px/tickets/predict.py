@@ -34,6 +34,8 @@ from ..models.config_marks import NOT_FOR_TIMM
 from ..models.image_config import PROCESSOR, from_processor
 from ..models.remote import Source
 from .directory import CONFIG
+from .provenance import never_trained
+from .ticket_file import DENSE, PACKED, read_header
 
 # formats that PIL decodes itself; others start a program (EPS) or are rarely photographs
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -97,6 +99,13 @@ def ticket_task(source: Source) -> str | None:
         raise ValueError(f"{source.name}: {error}") from error
     name = config.get("architecture")
     return pipeline_task(config | ({"architecture": name.removesuffix(NOT_FOR_TIMM)} if isinstance(name, str) else {}))
+
+
+def is_untrained(source: Source) -> bool:
+    """True if the ticket records that its weights, or those of its head, are random."""
+    path = source.file(PACKED) or source.file(DENSE)
+    record = ((path and read_header(path)) or {}).get("ticket")
+    return isinstance(record, Mapping) and never_trained(record)
 
 
 def ticket_images(source: str | os.PathLike[str] | Source, model: nn.Module) -> dict[str, Any]:

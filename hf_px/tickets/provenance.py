@@ -12,12 +12,33 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..core.errors import TicketError
+from ..core.mask import Mask
 from ..core.shareable import shareable
 from ..core.versions import versions
 from .ticket_file import canonical_json
 
 RESULT_KEYS = {"dataset", "metric", "value", "dense", "split", "task", "dataset_name", "dataset_config", "note"}
 RESULT_KEYS |= {"by_class", "dense_by_class"}
+
+
+UNTRAINED = "random, not trained"  # `weights` in the settings of a ticket that was never trained
+
+
+def weights_outside(recorded: Any) -> int:
+    """Prunable weights that the mask leaves out, all of them kept, by the `sparsity` of an untrusted ticket."""
+    outside = recorded.get("outside", 0) if isinstance(recorded, Mapping) else 0
+    return outside if type(outside) is int and 0 <= outside < 2**50 else 0
+
+
+def overall_sparsity(recorded: Any, mask: Mask) -> float:
+    """Share of all prunable weights that is pruned; `recorded` as in weights_outside."""
+    return (mask.total - mask.kept) / max(1, mask.total + weights_outside(recorded))
+
+
+def never_trained(ticket: Mapping[str, Any]) -> bool:
+    """True if the record of an untrusted ticket says that its weights, or those of its head, are random."""
+    settings = ticket.get("settings")
+    return isinstance(settings, Mapping) and UNTRAINED in str(settings.get("weights", ""))
 
 
 def provenance(

@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,8 +23,8 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
-from .ticket_file import DENSE, PACKED, Contents
-from .transformers_quantizer import checkpoint_names
+from .provenance import overall_sparsity
+from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 
 if TYPE_CHECKING:
     from .ticket import Ticket
@@ -71,6 +72,7 @@ def push_ticket(
             raise TicketError(f"{repo_id}: exists and is public; make it private in its settings, or push elsewhere")
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+    overall = overall_sparsity(contents.ticket.get("sparsity"), ticket.mask)
     with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
         try:
             for name, data in files.items():  # before the card, which shows predictions.png if it exists
@@ -87,9 +89,22 @@ def push_ticket(
                 folder_path=folder,
                 revision=revision,
                 delete_patterns=[name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]],
-                commit_message=commit_message or f"Add a ticket: {ticket.mask.sparsity:.2%} sparse",
+                commit_message=commit_message or f"Add a ticket: {overall:.2%} sparse",
             )
     return str(commit.commit_url)
+
+
+def file_sizes(ticket: Ticket, layout: str) -> dict[str, int]:
+    """{file: bytes} of the weights as save_ticket and push_ticket write them in this layout."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # save and push show them
+        contents = checked_contents(ticket, layout)
+    sizes = {}
+    for name, weights in FILES_OF_LAYOUT[layout].items():
+        pair = "0" * 64 if layout == "both" and name == DENSE else ""
+        written = replace(contents, weights=weights, tensors=None if weights == "base" else contents.tensors, pair=pair)
+        sizes[name] = sum(map(len, ticket_file_chunks(written)))
+    return sizes
 
 
 def _has_edited_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
@@ -122,7 +137,10 @@ def checked_contents(ticket: Ticket, layout: str) -> Contents:
 def _check_mask_only(contents: Contents) -> None:
     base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
     if not isinstance(base, str) or base.count("/") != 1:
-        raise TicketError("mask-only stores no weights: give `base`, the Hub id (owner/name) that has them")
+        raise TicketError(
+            "mask-only stores no weights, and this ticket names no base on the Hub that has them; choose another "
+            "`layout`"
+        )
     if not is_commit(revision):
         raise TicketError(
             f"mask-only needs `base_revision`, a commit, because branches move: "
@@ -138,6 +156,8 @@ def _check_mask_only(contents: Contents) -> None:
 
 def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Contents:
     """Current contents of the live model; `provenance` replaces the ticket's own."""
+    from .transformers_quantizer import checkpoint_names  # here: converting a ticket does not need transformers
+
     model, mask = ticket.to_model(), ticket.mask
     names = checkpoint_names(model)
     state = model.state_dict()
@@ -148,7 +168,8 @@ def snapshot(ticket: Ticket, provenance: Mapping[str, Any] | None = None) -> Con
         if name in bits and not torch.equal(bits[name], b.cpu()):
             raise TicketError(f"{own}: the same tensor as {name}, with another mask; give both the same")
         bits[name] = b.cpu()
-    file_mask = Mask(bits)
+    excluded = None if mask.excluded is None else [names.get(tied_to.get(n, n), n) for n in mask.excluded]
+    file_mask = Mask(bits, excluded)
     origin = ticket.provenance | {"sparsity": _sparsity(model, mask)} if provenance is None else dict(provenance)
     return Contents(
         weights="packed",
@@ -177,7 +198,9 @@ def _tied(state: Mapping[str, Tensor], mask: Mask) -> dict[str, str]:
 
 
 def _sparsity(model: nn.Module, mask: Mask) -> dict[str, Any]:
-    sparsity: dict[str, Any] = {"nominal": mask.sparsity, "kept": mask.kept, "total": mask.total}
+    outside = sum(weight.numel() for weight in mask.left_out(model).values())
+    sparsity: dict[str, Any] = {"kept": mask.kept, "total": mask.total} | ({"outside": outside} if outside else {})
+    sparsity["nominal"] = overall_sparsity(sparsity, mask)
     try:
         table = summary(model, mask)
     except Exception as error:  # the effective sparsity is optional: a model may fail on its own declared input

@@ -11,12 +11,10 @@ from typing import Any
 from torch import nn
 
 from ..core.mask import Mask
-from ..models import architecture
 from ..models.remote import Source
 from ..sparse_training import bare
-from .directory import Layout, read_ticket
+from .directory import Layout, mask_for, naming_file, read_ticket
 from .ticket_file import Contents
-from .to_model import build_from_base, build_from_contents, fill_, mask_for, naming_file
 
 
 class Ticket:
@@ -53,7 +51,7 @@ class Ticket:
             raise TypeError(f"Ticket(model, mask): expected a module and a Mask, got {types}")
         self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair)
         model = bare(model, mask)
-        mask.tensors_of(model)  # raises if they do not fit
+        mask.check_covers(model)
         self.contents: Contents | None = None  # of the file that the ticket was loaded from
         self._model: nn.Module | None = model
         self._mask: Mask | None = mask
@@ -96,6 +94,8 @@ class Ticket:
     def model_record(self) -> dict[str, Any]:
         if self.contents is not None:
             return self.contents.model
+        from ..models import architecture  # here: timm and transformers take seconds, and hf-px info needs neither
+
         assert self._model is not None
         return architecture.describe(self._model, self._model_args)
 
@@ -108,6 +108,8 @@ class Ticket:
 
         `into` is a module of your own, for architectures that neither timm, transformers nor hf_px can build.
         """
+        from .to_model import build_from_base, build_from_contents, fill_
+
         if num_classes is not None and (type(num_classes) is not int or num_classes < 1):
             raise ValueError(f"`num_classes`: {num_classes!r} is not a number of classes; 1 or more")
         if into is not None and num_classes is not None:

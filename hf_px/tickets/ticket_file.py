@@ -38,6 +38,7 @@ Every other tensor (biases, normalisation, buffers) is stored unchanged under it
               in the stream of a masked tensor
     tied      {alias: NAME}: another name of the same tensor
     aliases   the aliases that the mask also lists
+    excluded  names of prunable tensors that the mask leaves out on purpose; absent in older files: unknown
     renamed   {NAME: name in the model's state_dict}, where the two differ
     pair      in a dense copy next to a packed file: SHA-256 of the packed file's crc32
     model     how to build the module: the contents of config.json when this file was written
@@ -138,7 +139,8 @@ class Contents:
         """The mask under the model's names, aliases included."""
         bits = dict(self.mask.bits)
         bits |= {alias: bits[self.tied[alias]] for alias in self.aliases}
-        return Mask({self.renamed.get(name, name): b for name, b in bits.items()})
+        excluded = self.mask.excluded and [self.renamed.get(name, name) for name in self.mask.excluded]
+        return Mask({self.renamed.get(name, name): b for name, b in bits.items()}, excluded)
 
 
 def write_ticket_file(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -182,7 +184,9 @@ def header_json(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str
         "model": contents.model,
         "ticket": contents.ticket,
     }
-    return canonical_json({key: value for key, value in header.items() if value})
+    # an empty list of excluded tensors, too: files without it are of an earlier version
+    left_out = {} if contents.mask.excluded is None else {"excluded": list(contents.mask.excluded)}
+    return canonical_json({key: value for key, value in header.items() if value} | left_out)
 
 
 def pair_id(path: str | os.PathLike[str]) -> str:
@@ -265,7 +269,8 @@ def read_ticket_file(
     _check_tied(path, header, {*masked, *plain}, streams)
 
     def make_mask() -> Mask:
-        mask = Mask({name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()})
+        bits = {name: decode(stream, limit=2**63, check=False).bits() for name, stream in streams.items()}
+        mask = Mask(bits, header["excluded"])
         if mask.digest() != header.get("digest"):
             raise TicketError(f"{path}: the digest of the mask is not the one in the header; the file is damaged")
         return mask
@@ -298,6 +303,9 @@ def _check_header(path: Path, header: dict[str, Any]) -> None:
         if key in ("tied", "renamed", "masks") and not all(isinstance(text, str) for text in value.values()):
             raise TicketError(f"{path}: {key} in the header does not hold strings; the file is damaged")
     header.setdefault("aliases", [])
+    excluded = [] if header.setdefault("excluded", None) is None else header["excluded"]
+    if not isinstance(excluded, list) or not all(isinstance(name, str) for name in excluded):
+        raise TicketError(f"{path}: excluded in the header is not a list of names; the file is damaged")
 
 
 def _read_masked(

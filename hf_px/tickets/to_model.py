@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import timm
@@ -13,29 +12,12 @@ from torch import nn
 from transformers.modeling_utils import PreTrainedModel
 
 from ..core.errors import TicketError, first_line
-from ..core.mask import Mask
 from ..models import architecture
 from ..models.remote import Source, hub_errors, is_commit
 from ..sparse_training import violations
+from .directory import mask_for
 from .ticket_file import Contents
 from .transformers_quantizer import attach_
-
-
-@contextmanager
-def naming_file(contents: Contents) -> Iterator[None]:
-    """Add the file's path to a TicketError that does not name it."""
-    try:
-        yield
-    except TicketError as error:
-        if contents.path in str(error):
-            raise
-        raise TicketError(f"{contents.path}: {error}") from error
-
-
-def mask_for(mask: Mask, model: nn.Module) -> Mask:
-    """The mask without tensors whose shape differs in the model: a new head is not pruned."""
-    own = dict(model.named_parameters(remove_duplicate=False))
-    return Mask({name: b for name, b in mask.bits.items() if name not in own or own[name].shape == b.shape})
 
 
 def fill_(model: nn.Module, contents: Contents) -> nn.Module:

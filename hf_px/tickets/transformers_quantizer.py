@@ -101,7 +101,9 @@ class TicketQuantizer(HfQuantizer):
                 own = {name: own for own, name in checkpoint_names(model).items()}
                 bits = {own[name]: b for name, b in self._contents.mask.bits.items() if name in own}
                 bits |= _without_prefix(model, self._contents.mask.bits, own)
-        self.mask = Mask({name: b for name, b in bits.items() if name not in new_head})
+        bits = {name: b for name, b in bits.items() if name not in new_head}
+        # a new head, or tensors that the ticket leaves out
+        self.mask = Mask(bits, tuple(Mask(bits).left_out(model)))
         # after unpacking, pruned weights are zero by construction
         for name, count in violations(dict(model.state_dict()), self.mask).items() if not self._unpacked else ():
             raise TicketError(f"{self._files[0]}: {name}: {count:,} pruned weights are not zero; the file is damaged")
@@ -271,7 +273,8 @@ def _header(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> di
     from ..models import architecture
 
     names = checkpoint_names(model)
-    bits = Mask({names[name]: b for name, b in mask.bits.items()})
+    excluded = None if mask.excluded is None else [names.get(name, name) for name in mask.excluded]
+    bits = Mask({names[name]: b for name, b in mask.bits.items()}, excluded)
     renamed = {name: own for own, name in names.items() if name != own}
     record = architecture.describe(model)
     # results were measured before these weights were trained further

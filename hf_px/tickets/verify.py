@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..core.errors import TicketError
+from ..core.text import name_list
 from ..models import architecture
 from ..models.remote import Source
 from ..sparse_training import violations
@@ -78,6 +79,24 @@ def _verify_file(name: str, contents: Contents) -> Iterator[str]:
     if "custom" not in contents.model:
         architecture.new_head(contents.model, contents.state_dict(), None)
         yield f"{name}: fits its architecture"
+        yield from _verify_cover(name, contents)
+
+
+def _verify_cover(name: str, contents: Contents) -> Iterator[str]:
+    """The mask names every prunable tensor, or leaves it out on purpose; the recorded sparsity counts those, too."""
+    mask, model = contents.model_mask(), architecture.on_meta(contents.model, tensors=len(contents.state_dict()))
+    try:
+        mask.check_covers(model)
+    except ValueError as error:
+        raise TicketError(f"{name}: {error}") from error
+    left_out = mask.left_out(model)
+    recorded, outside = contents.ticket.get("sparsity"), sum(tensor.numel() for tensor in left_out.values())
+    if mask.excluded is not None and isinstance(recorded, dict) and recorded.get("outside", 0) != outside:
+        raise TicketError(f"{name}: records {recorded.get('outside', 0)} weights outside the mask; there are {outside}")
+    if left_out:
+        yield f"{name}: not in the mask, so dense: {name_list(left_out)}, {outside:,} weights"
+    else:
+        yield f"{name}: the mask names every prunable tensor"
 
 
 def _verify_same(packed: Contents, dense: Contents) -> None:

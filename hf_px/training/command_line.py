@@ -10,11 +10,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import yaml
 
 from ..core.errors import HfPxError
+from ..core.files import disk_shortage
 from ..core.options import HelpFormatter, add_options, flag_of, hyphenated, name_flags, options_from
 from ..prune_config import PruneConfig
 from ..refit.options import RepairOptions
@@ -80,6 +81,13 @@ def run_recipe(main: Callable[[], Any]) -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {name_flags(str(message), _all_flags())}\n"
     try:
         main()
+    except KeyboardInterrupt:
+        if os.environ.get("HF_PX_TRACEBACK"):
+            raise
+        if os.environ.get("RANK", "0") == "0":
+            again = "the same command with --resume continues" if _resumes() else "the same command starts again"
+            print(f"\n{Path(sys.argv[0]).stem}: interrupted; {again}", file=sys.stderr)
+        sys.exit(130)
     except (ValueError, OSError, HfPxError) as error:
         if os.environ.get("HF_PX_TRACEBACK"):
             raise
@@ -91,7 +99,15 @@ def run_recipe(main: Callable[[], Any]) -> None:
 
 def error_message(error: BaseException) -> str:
     """The error in one line, with flags in place of Python arguments."""
+    again = "continue with --resume" if _resumes() else "try again"
+    if isinstance(error, OSError) and (shortage := disk_shortage(error, then=again)) is not None:
+        return shortage
     return name_flags(" ".join(str(error).split()), _all_flags())
+
+
+def _resumes() -> bool:
+    """True for the recipes that have --resume."""
+    return Path(sys.argv[0]).stem in get_args(RecipeName)
 
 
 def _groups(recipe: RecipeName) -> dict[str, type]:

@@ -85,6 +85,7 @@ class Experiment:
         if repo := self.output.push_to_hub:  # asked now, not after hours of training
             on_main(self.accelerator, lambda: check_login(repo))
         self.fresh_scaler = scaler_state(self.accelerator)
+        self._found_finished = self.finished
         if not self.finished:
             self._load_data()
             self._load_model()
@@ -264,11 +265,13 @@ class Experiment:
         """Record what the ticket keeps; warn if a class has no weight left."""
         silent = [self.data.classes[i] for i in silent_classes(self.model, mask)]
         dense = self.pruning.kept_dense(self.model, prunable(self.model, self.pruning.exclude))
+        outside = sum(weight.numel() for weight in mask.left_out(self.model).values())
         self.run.results["mask"] = {
             "digest": mask.digest(),
             "kept": mask.kept,
             "total": mask.total,
-            "sparsity": mask.sparsity,
+            "sparsity": (mask.total - mask.kept) / (mask.total + outside),  # of all prunable weights
+            **({"outside": outside, "masked_sparsity": mask.sparsity} if outside else {}),
             "keep_dense": list(dense),
             "emptied": [name for name, bits in mask.bits.items() if not bits.any()],
             "silent_classes": silent,
@@ -372,7 +375,7 @@ class Experiment:
             if output.push_to_hub:
                 address = push(self.directory, output.push_to_hub, private=output.private, layout=output.layout)
                 print(f"pushed: {address}", flush=True)
-            print(results_table(self.run.results, self.directory, output.push_to_hub), flush=True)
+            print(results_table(self.run.results, self.directory, output.push_to_hub, self._found_finished), flush=True)
         self.accelerator.end_training()
 
     def print(self, text: str) -> None:

@@ -47,7 +47,7 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
             ticket, mask = _repaired(experiment, more)
         else:
             mask = prune(experiment.model, experiment.pruning, accelerator=experiment.accelerator, **more)
-            mask = Mask({name: bits.cpu() for name, bits in mask.bits.items()})
+            mask = mask.to("cpu")
             ticket = mask.apply_(copy.deepcopy(experiment.model))
     experiment.record_mask(mask)
     return ticket, mask
@@ -72,4 +72,4 @@ def _repaired(experiment: Experiment, more: dict[str, Any]) -> tuple[nn.Module, 
     experiment.run.results["repair"] = report.to_dict()
     before, after = report.mean_error
     experiment.print(f"repair: {report.images} images; error by layer, mean: {before:.1%} before, {after:.1%} after")
-    return ticket.cpu(), Mask({name: bits.cpu() for name, bits in mask.bits.items()})
+    return ticket.cpu(), mask.to("cpu")

@@ -22,6 +22,8 @@ from ..core.processes import gather
 from ..core.shareable import shareable
 from ..core.text import text_table
 from ..core.versions import versions
+from ..tickets.directory import describe_sizes
+from ..tickets.ticket_file import DENSE, PACKED
 from .resume import FOLDER, check_resumable, write_local
 
 RESULTS = "results.json"
@@ -182,17 +184,19 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def results_table(results: Mapping[str, Any], directory: Path, repo: str | None) -> str:
-    """The results as a table, and the line that loads the ticket."""
+def results_table(results: Mapping[str, Any], directory: Path, repo: str | None, before: bool = False) -> str:
+    """The results as a table, and the line that loads the ticket; `before`: an earlier command finished the run."""
     found, mask, sizes = results["results"], results["mask"], results["bytes"]
     metrics = [name for name, value in found["ticket"].items() if isinstance(value, float) and name != "loss"]
-    weights = {name: mask["total"] if "dense" in name else mask["kept"] for name in found}
+    outside = mask.get("outside", 0)  # weights of layers that were left out on purpose
+    weights = {name: outside + (mask["total"] if "dense" in name else mask["kept"]) for name in found}
+    but = f" ({mask['masked_sparsity']:.2%} of the layers not excluded)" if outside else ""
     stored = {"dense": sizes["dense"], "ticket": sizes.get("ticket.safetensors", sizes.get("model.safetensors"))}
     titles = {
         "dense": "dense", "ridge_dense": "dense, before training, ridge head", "pruned": "pruned, before training",
         "ridge": "pruned, before training, ridge head", "ticket": "ticket",
     }  # fmt: skip
-    rows = [["", *metrics, "weights", "bytes"]]
+    rows = [["", *metrics, "weights", "bytes to download"]]
     for name, title in titles.items():
         if name in found:
             size = f"{stored[name]:,}" if name in stored else ""
@@ -205,9 +209,15 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None)
             f"one image on one thread: dense {times['dense_ms']:.3g} ms, ticket {times['sparse_ms']:.3g} ms, "
             f"{ratio:.2g} times as fast\n\n"
         )
+    held = f"the ticket, its card (README.md) and {RESULTS}"
+    done = f"wrote {directory}: {held}"
+    if before:
+        done = f"{directory} holds this run, finished before: {held}; nothing was written (--overwrite runs it again)"
+    files = {name: size for name, size in sizes.items() if name in (PACKED, DENSE)}
+    done += f"\n{describe_sizes(files)}" if files else ""
     return (
         f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
-        f"sparsity {mask['sparsity']:.2%} by {method}\n\n{text_table(rows)}\n\n{speed}"
-        f"wrote {directory}: the ticket, its card (README.md) and {RESULTS}; load it with\n"
+        f"sparsity {mask['sparsity']:.2%}{but} by {method}\n\n{text_table(rows)}\n\n{speed}"
+        f"{done}\nload it with\n"
         f'    import hf_px; model = hf_px.from_pretrained("{repo or directory}")'
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from support.loopback import LoopbackHub
@@ -16,6 +17,7 @@ import hf_px
 from hf_px.cli import main
 from hf_px.core.mask import Mask
 from hf_px.tickets import ticket_file
+from hf_px.tickets.mask_file import load_mask
 
 
 @pytest.fixture
@@ -52,7 +54,9 @@ def test_info(ticket: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_convert_and_verify(ticket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str) -> None:
     model = hf_px.from_pretrained(ticket)
     out = run(capsys, "convert", ticket, tmp_path / "to", "--layout", layout)
-    assert "bytes" in out
+    files = [path for path in (tmp_path / "to").glob("*.safetensors")]
+    assert all(f"{path.name} {path.stat().st_size:,} bytes, downloaded" in out for path in files)
+    assert (f"together {sum(path.stat().st_size for path in files):,}" in out) == (layout == "both")
     out = run(capsys, "verify", tmp_path / "to")
     assert all(line.startswith("ok  ") for line in out.splitlines())
     assert ("bit for bit" in out) == (layout == "both")
@@ -130,6 +134,8 @@ def test_all_of_it_on_the_hub(
     monkeypatch.setenv("HF_TOKEN", "hf_alice")
     out = run(capsys, "push", ticket, "alice/first", "--private", "--message", "hello")
     assert 'hf_px.from_pretrained("alice/first")' in out
+    for name in ("ticket.safetensors", "model.safetensors"):
+        assert f"{name} {len(hub.files('alice/first')[name]):,} bytes" in out
     assert hub.commits("alice/first")[0].title == "hello"
     assert b'hf_px.from_pretrained("alice/first")' in hub.files("alice/first")["README.md"]
     assert "test_resnet" in run(capsys, "info", "alice/first")
@@ -143,6 +149,46 @@ def test_all_of_it_on_the_hub(
     assert "public" in fails(capsys, "push", ticket, "alice/second", "--private")
     assert "no such repo" in fails(capsys, "info", "alice/third")
     assert "no revision 'v9'" in fails(capsys, "info", "alice/first", "--revision", "v9")
+
+
+def test_push_of_a_module_of_ones_own_says_how_it_is_loaded(
+    tmp_path: Path, hub: LoopbackHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2))
+    mask = hf_px.prune(module, "magnitude", sparsity=0.5, progress=False)
+    hf_px.Ticket(mask.apply_(module), mask).save_pretrained(tmp_path / "own")
+    out = run(capsys, "push", tmp_path / "own", "alice/own")
+    assert 'load it with: hf_px.Ticket.from_pretrained("alice/own").to_model(into=module)' in out
+
+
+def test_prune_without_an_output_says_that_nothing_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing was saved: add --output DIR" in run(capsys, "prune", "--demo", "--scorer", "magnitude")
+
+
+def test_the_headline_counts_excluded_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = [f"blocks.{i}.conv{j}.weight" for i in (7, 8) for j in (1, 2)]  # 147,456 of 270,896 weights
+    flags = [word for name in left for word in ("--exclude", name)]
+    out = run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--sparsity", 0.9, *flags, "--output", tmp_path)
+    assert "sparsity 41.0106% nominal, 41.0106% effective" in out and "sparsity of the others 90.0000%" in out
+    info = run(capsys, "info", tmp_path)
+    assert "41.0106% nominal" in info and "159,800 of 270,896 kept" in info and "90.0000% in it" in info
+    card = (tmp_path / "README.md").read_text()
+    assert "# resnet20_cifar, 41.01% sparse" in card and "159,800 of 270,896 prunable weights are kept" in card
+    assert "41.0106% of all prunable weights are pruned: 90.0000% of those in the layers below" in card
+    assert "not in the mask, so dense: blocks.7.conv1.weight" in run(capsys, "verify", tmp_path)
+    assert hf_px.Ticket.from_pretrained(tmp_path).mask.excluded == tuple(left)
+    assert load_mask(tmp_path / "mask.safetensors")[0].excluded == tuple(left)
+
+
+def test_verify_finds_a_mask_of_a_smaller_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "prune", "resnet20", "--scorer", "magnitude", "--output", tmp_path, "--quiet")
+    contents = ticket_file.read_ticket_file(tmp_path / ticket_file.PACKED)
+    fewer = Mask({name: bits for name, bits in contents.mask.bits.items() if name != "blocks.8.conv2.weight"})
+    changed = dict(vars(contents)) | {"make_mask": lambda: fewer, "ticket": {}}
+    changed.pop("mask")
+    ticket_file.write_ticket_file(tmp_path / ticket_file.PACKED, ticket_file.Contents(**changed))
+    assert "blocks.8.conv2.weight: 1 prunable tensor of this SmallResNet is not in" in fails(capsys, "verify", tmp_path)
 
 
 def test_prune_writes_a_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +226,25 @@ def test_predict_with_a_classifier(ticket: Path, photo: Path, capsys: pytest.Cap
     out = fails(capsys, "predict", ticket, photo, "--output", photo.parent / "x.png")
     assert "is a classifier, which makes no image" in out
     assert "--top 0" in fails(capsys, "predict", ticket, photo, "--top", 0)
+
+
+def test_predict_says_first_that_a_ticket_was_never_trained(
+    tmp_path: Path, photo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ["--scorer", "magnitude", "--sparsity", "0.5", "--quiet"]
+    run(capsys, "prune", "resnet20", *how, "--output", tmp_path / "random")
+    assert main(["predict", str(tmp_path / "random"), str(photo)]) == 0
+    assert capsys.readouterr().err.startswith(
+        f"hf-px: warning: the weights of {tmp_path / 'random'} were never trained"
+    )
+    model = timm.create_model("test_resnet", num_classes=3, zero_init_last=False)
+    timm.models.save_for_hf(model, tmp_path / "trained")
+    run(capsys, "prune", tmp_path / "trained", "--num-classes", "2", *how, "--output", tmp_path / "head")
+    assert main(["predict", str(tmp_path / "head"), str(photo)]) == 0
+    assert "were never trained (those of its head, at least)" in capsys.readouterr().err
+    run(capsys, "prune", tmp_path / "trained", *how, "--output", tmp_path / "whole")
+    assert main(["predict", str(tmp_path / "whole"), str(photo)]) == 0
+    assert "never trained" not in capsys.readouterr().err
 
 
 def test_predict_with_a_segmenter(

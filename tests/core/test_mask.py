@@ -8,11 +8,13 @@ import hashlib
 import pickle
 
 import pytest
+import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import hf_px
 from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 
@@ -177,7 +179,7 @@ def test_a_tied_tensor_answers_to_each_of_its_names():
     model[2].weight = nn.Parameter(torch.ones(2, 2))
     model.append(nn.Linear(2, 2))
     model[3].weight = model[2].weight
-    Mask({"3.weight": torch.zeros(2, 2, dtype=torch.bool)}).apply_(model)
+    Mask({"3.weight": torch.zeros(2, 2, dtype=torch.bool)}, excluded=["0.weight"]).apply_(model)
     assert not model[2].weight.any()
 
 
@@ -194,3 +196,21 @@ def test_kept_is_the_number_of_bits_and_keeps_all_is_true_if_none_is_missing(mas
     assert mask.kept == sum(bits)
     assert mask.keeps_all == all(bits)
     assert Mask.ones(mask.bits).keeps_all
+
+
+def test_a_mask_names_every_prunable_tensor_or_leaves_it_out_on_purpose() -> None:
+    small, large = timm.create_model("resnet18", num_classes=2), timm.create_model("resnet34", num_classes=2)
+    mask = hf_px.prune(small, "magnitude", sparsity=0.5, progress=False)
+    match = r"^layer1.2.conv1.weight, .*: 16 prunable tensors of this ResNet are not in the mask; is it another model's"
+    for use in (mask.apply_, lambda model: hf_px.Ticket(model, mask)):
+        with pytest.raises(ValueError, match=match):
+            use(large)
+    mask.apply_(small)
+    excluded = hf_px.prune(large, "magnitude", sparsity=0.5, exclude=["conv1.weight"], progress=False)
+    assert excluded.excluded == ("conv1.weight",) and "conv1.weight" not in excluded.bits
+    for copied in (excluded, excluded.to("cpu"), copy.deepcopy(excluded), excluded & excluded):
+        copied.apply_(large)
+    by_hand = hf_px.Mask({"fc.weight": large.fc.weight > 0})
+    with pytest.raises(ValueError, match="36 prunable tensors"):
+        by_hand.apply_(large)
+    hf_px.Mask(by_hand.bits, excluded=list(prunable(large))).apply_(large)

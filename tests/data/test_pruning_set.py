@@ -1,6 +1,7 @@
 import io
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -453,6 +454,38 @@ def test_only_what_is_asked_for_is_decoded(tmp_path: Path) -> None:
         data.train.image(2)
     with pytest.raises(IndexError):
         data.train.image(3)
+
+
+def test_a_damaged_file_is_named(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "photos")
+    damaged = tmp_path / "photos" / "bee" / "1.png"
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    split = open_data(str(tmp_path / "photos"), need_test=False).train
+    for images in (split, split.only(torch.arange(len(split)))):
+        with pytest.raises(ValueError, match=rf"image 6 cannot be read: {damaged}: .*; replace the file, or remove it"):
+            images.image(6)
+
+
+def test_a_folder_without_classes_names_the_layout(folder: Path, tmp_path: Path) -> None:
+    example = "one folder per class, for example photos/train/cat/1.jpg and photos/train/dog/1.jpg"
+    for place, reason in {
+        "": r"its images \(0.png, 1.png, …\) are in no folder of a class",
+        "train": r"its images \(0.png, 1.png, …\) are in no folder of a class",
+        "bee": "its images are all in one folder, bee, so there is one class only",
+        "train/bee": "its images are all in one folder, bee, so there is one class only",
+    }.items():
+        root = tmp_path / place.replace("/", "-") / "photos"
+        shutil.copytree(folder / "ant", root / place)
+        with pytest.raises(ValueError, match=f"photos: {reason}; a classifier needs {example}$"):
+            open_data(str(root), need_test=False)
+    shutil.copytree(folder / "ant", tmp_path / "both" / "photos" / "test")
+    shutil.copytree(folder / "ant", tmp_path / "both" / "photos" / "train")
+    with pytest.raises(ValueError, match="are in no folder of a class"):  # not two classes, train and test
+        open_data(str(tmp_path / "both" / "photos"))
+    shutil.copytree(folder, tmp_path / "mixed" / "photos")
+    shutil.copy(folder / "ant" / "1.png", tmp_path / "mixed" / "photos" / "9.png")
+    with pytest.raises(ValueError, match="at different depths, for example "):
+        open_data(str(tmp_path / "mixed" / "photos"), need_test=False)
 
 
 def test_images_are_the_same_kept_or_not(tmp_path: Path) -> None:

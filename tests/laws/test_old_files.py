@@ -50,7 +50,7 @@ def test_masks() -> None:
 def test_a_finished_run_is_known_as_finished(server: Server, tmp_path: Path) -> None:
     shutil.copytree(OLD / "finished-run", tmp_path / "out" / "run")
     said = server.run(tmp_path, *FLAGS)
-    assert "training, ticket" not in said and "wrote out/run" in said
+    assert "training, ticket" not in said and "out/run holds this run, finished before" in said
     assert results(tmp_path / "out" / "run") == results(OLD / "finished-run")
 
 

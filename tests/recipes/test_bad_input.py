@@ -91,7 +91,7 @@ def test_without_network_or_work(flags: list[str], match: str, offline: None, tm
         (["--model", "test_vit", "--image_size", "20"], "test_vit does not run on images of 3x20x20"),
         (
             ["--per_class", "2", "--keep_head", "true", "--sparsity", "0.999"],
-            "--keep-head needs 640 weights for .*, but --sparsity 0.999 leaves 271 .*or turn --keep-head off",
+            "--keep-head needs 640 weights for .*, but --sparsity 0.999 leaves 271 .*or prune the head, too",
         ),
     ],
 )

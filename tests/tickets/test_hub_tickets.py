@@ -329,7 +329,7 @@ def test_a_deeper_base_is_another_architecture(hub, tmp_path):
 @pytest.mark.parametrize(
     ("provenance", "message"),
     [
-        ({}, "give `base`"),
+        ({}, "names no base on the Hub .*another `layout`"),
         ({"base": "alice/base"}, "needs `base_revision`"),
         ({"base": "x/y", "base_revision": "main"}, "commit"),
     ],

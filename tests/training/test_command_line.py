@@ -102,6 +102,31 @@ def test_imp_refuses_the_flags_that_it_does_not_have(flag: str, capsys: pytest.C
     assert f"{flag} " not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("program", "way"), [("prune_finetune", "with --resume continues"), ("results", "starts again")]
+)
+def test_ctrl_c_is_one_line_that_names_the_way_on(program: str, way: str, capsys, monkeypatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", [f"recipes/{program}.py"])
+    with pytest.raises(SystemExit) as end:
+        run_recipe(interrupted)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == f"\n{program}: interrupted; the same command {way}\n"
+
+
+def test_a_full_disk_names_the_file_and_the_way_on(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", "out/run/checkpoints/ticket.safetensors")
+
+    monkeypatch.setattr("sys.argv", ["recipes/prune_finetune.py"])
+    with pytest.raises(SystemExit):
+        run_recipe(full)
+    line = "no space left on the disk at out/run/checkpoints/ticket.safetensors; free some and continue with --resume"
+    assert line in capsys.readouterr().err
+
+
 def test_an_error_of_the_user_is_one_line_that_names_the_flag(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     def broken() -> None:
         raise ValueError("`min_per_layer` is\n  wrong")
