@@ -1,8 +1,9 @@
 """repair: the kept weights of a pruned network refitted, so that every layer computes what the dense one did.
 
 For each layer min_W E ‖W x - W_d x‖² + λ ‖W - M ⊙ W_d‖² over the kept weights W, and the bias with them; x are the
-dense network's own inputs of that layer on some unlabelled images. Then batch norm's statistics. It costs one forward
-pass for the inputs, two for the statistics, and the solutions.
+dense network's own inputs of that layer on some unlabelled images, without their mean where a bias or a batch norm
+takes it up. Then batch norm's statistics. It costs one forward pass for the inputs, two for the statistics, and the
+solutions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ..core.absorbed_means import absorbed_means
 from ..core.batches import Batch, Batches
 from ..core.forward import input_advice, undisturbed
 from ..core.input_moments import Gram, Key, measure_inputs
@@ -98,9 +100,10 @@ class Repair:
         self.biases = _biases(self.dense, self.weights)
         with undisturbed(self.dense):
             _check_runs(self.dense, self.batches[0])
+            centred = self.biases.keys() | absorbed_means(self.dense, self.weights, self.batches[0])
             moments = measure_inputs(self.dense, self.weights, self._bar("measuring the layers' inputs"), self.images)
         self.rows = {key: one.rows for key, one in moments.items()}
-        self.grams: dict[Key, list[Gram]] = {k: m.finish(k[0] in self.biases) for k, m in moments.items()}
+        self.grams: dict[Key, list[Gram]] = {k: m.finish(k[0] in centred) for k, m in moments.items()}
         self.means = {key: one.mean for key, one in moments.items()}
         self.norms = measure_norms(self.dense, self._bar("measuring the dense norms"))
 
