@@ -16,7 +16,8 @@ from support.launching import REPO, recipe_module
 
 import hf_px
 from hf_px.models.load import load
-from hf_px.prune_config import DEFAULT_SCORER
+from hf_px.prune_config import DEFAULT_SCORER, TRAINED_SCORER, TRAINED_SPARSITY
+from hf_px.refit.options import ROUNDS
 
 HOME = REPO / "model_cards"
 KEPT = {path: json.loads(path.read_text()) for path in sorted((HOME / "results").glob("*/*/results.json"))}
@@ -127,6 +128,37 @@ def test_the_default_is_the_method_that_the_numbers_support() -> None:
         if path.parts[-3] == "cifar10_resnet20_short" and recorded["settings"]["sparsity"] == 0.982:
             by.setdefault(method_of(recorded["settings"]), []).append(recorded["results"]["ticket"]["accuracy"])
     assert max(by, key=lambda method: np.mean(by[method])) == DEFAULT_SCORER
+
+
+def repair_cells() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """{(mask, sparsity, rounds): what recipes/masks_and_repair.py measured}"""
+    files = (HOME / "results" / "imagenet_resnet50_repair").glob("*.json")
+    found = [json.loads(path.read_text())["cells"] for path in files]
+    return {tuple(key.split()): cell for cells in found for key, cell in cells.items()}  # type: ignore[misc]
+
+
+def test_the_table_of_masks_and_repair_is_what_was_measured() -> None:
+    page = (HOME / "RESULTS.md").read_text()
+    table = page[page.index("<!-- table: imagenet_resnet50_repair") :]
+    lines = [line for line in table[: table.index("<!-- end -->")].splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
+    shown = {(mask, sparsity, rounds): numbers for sparsity, mask, rounds, *numbers in rows if mask != "dense"}
+    cells = repair_cells()
+    assert len(shown) == len(cells) >= 20
+    for (mask, sparsity, rounds), cell in cells.items():
+        row = shown[mask, f"{100 * float(sparsity):g} %", rounds]
+        assert [float(row[0]), float(row[1])] == [round(cell["norms"], 1), round(cell["repaired"], 1)]
+
+
+def test_the_default_for_trained_weights_is_the_best_of_the_table() -> None:
+    """At the default sparsity, no method does better in one cut, and the default rounds do better than one cut."""
+    cells = repair_cells()
+    at = f"{TRAINED_SPARSITY:g}"
+    one_cut = {
+        mask: cell["repaired"] for (mask, sparsity, rounds), cell in cells.items() if (sparsity, rounds) == (at, "1")
+    }
+    assert len(one_cut) >= 8 and max(one_cut, key=lambda mask: one_cut[mask]) == TRAINED_SCORER
+    assert cells[TRAINED_SCORER, at, str(ROUNDS)]["repaired"] > one_cut[TRAINED_SCORER]
 
 
 def test_each_run_is_of_its_table_and_says_how_it_was_made() -> None:

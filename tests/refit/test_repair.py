@@ -16,6 +16,8 @@ from support.processes import together
 from torch import nn
 
 import hf_px
+from hf_px.core.absorbed_means import absorbed_means
+from hf_px.core.batches import Batch
 from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 from hf_px.refit.repair import Repair, RepairReport
@@ -115,6 +117,39 @@ def test_a_convolution_in_a_residual_block_by_unfold():
     dense, bits = net.a.weight.detach().flatten(1).numpy(), mask.bits["a.weight"].flatten(1).numpy()
     wanted = lstsq_layer(columns, dense, bits, 0.02)
     np.testing.assert_allclose(found.a.weight.detach().flatten(1).numpy(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_batch_norm_takes_up_the_mean_of_a_layer_without_bias():
+    """Least squares on x - E[x], and the normalised outputs then have the dense network's mean."""
+    torch.manual_seed(0)
+    x = torch.randn(90, 7, dtype=torch.float64) @ torch.randn(7, 7, dtype=torch.float64) + 3
+    net = settled(nn.Sequential(nn.Linear(7, 4, bias=False), nn.BatchNorm1d(4)).double(), [x])
+    mask = random_mask(net)
+    found = hf_px.repair(net, mask, [x], ridge=0.02, progress=False)
+    wanted = lstsq_layer(x.numpy(), net[0].weight.detach().numpy(), mask.bits["0.weight"].numpy(), 0.02)
+    np.testing.assert_allclose(found[0].weight.detach().numpy(), wanted, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found(x).mean(0), net(x).mean(0))
+
+
+class NormAndOthers(nn.Module):
+    """Of four layers without bias, the second is read by a sum as well, the third by nothing but a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(3, 3, 1, bias=False) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(3) for _ in range(3))
+
+    def forward(self, x):
+        first, second, third, fourth = (layer(x) for layer in self.layers)
+        return self.norms[0](first) + self.norms[1](second) + second + third + self.norms[2](fourth.mT)
+
+
+def test_a_mean_that_something_else_reads_counts():
+    net = NormAndOthers().eval()
+    batch = Batch(torch.randn(2, 3, 4, 4), None)
+    assert absorbed_means(net, prunable(net), batch) == {"layers.0.weight"}
+    ours = absorbed_means(small_net(), prunable(small_net()), Batch(torch.randn(2, 3, 12, 12), None))
+    assert ours == {"0.weight", "3.weight"}
 
 
 def test_with_nothing_pruned_nothing_changes():
