@@ -131,6 +131,7 @@ def card_text(
         method=scorers[ticket["scorer"]] if ticket.get("scorer") in list_scorers() else None,
         settings={k: v for k, v in ticket.get("settings", {}).items() if v is not None},
         results=results,
+        warnings=list(dict.fromkeys(_table_cell(str(r["warning"])) for r in results if r.get("warning"))),
         by_class=[table for result in results if (table := _by_class_table(result, label_names))],
         segments=pipeline_task(contents.model) == "image-segmentation",
         repair=read_repair(ticket),

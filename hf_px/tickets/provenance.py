@@ -18,7 +18,7 @@ from ..core.versions import versions
 from .ticket_file import canonical_json
 
 RESULT_KEYS = {"dataset", "metric", "value", "dense", "split", "task", "dataset_name", "dataset_config", "note"}
-RESULT_KEYS |= {"by_class", "dense_by_class"}
+RESULT_KEYS |= {"by_class", "dense_by_class", "warning"}
 
 
 UNTRAINED = "random, not trained"  # `weights` in the settings of a ticket that was never trained

@@ -36,6 +36,7 @@ from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
 from ..tickets.predict import gallery
+from .alarms import find_alarms
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
@@ -347,6 +348,7 @@ class Experiment:
         """Write results.json, then the ticket with a card made from it and from `notes`, then mark the run finished."""
         results = self.run.results
         results |= {"notes": notes} if notes else {}
+        results |= {"alarms": alarms} if (alarms := find_alarms(results)) else {}
         self.run.write()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:

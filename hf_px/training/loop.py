@@ -27,6 +27,7 @@ from ..core.forward import output_tensor
 from ..core.mask import Mask
 from ..core.processes import initialized
 from ..sparse_training import keep_zeros
+from .alarms import check_growth
 from .checkpoint import Checkpoints, load_, state_of
 from .config import TrainingOptions
 from .losses import EpochLoss, distillation_loss, part_weights
@@ -164,6 +165,7 @@ class TrainingLoop:
                 metrics = self._experiment.evaluate(self.trained)
                 row |= {f"test_{key}": value for key, value in metrics.items() if isinstance(value, float)}
             self._history = [*self._history, row]
+            check_growth(self._name, self._history, len(self._experiment.data.classes))
             self._accelerator.log({f"{self._name}/{key}": value for key, value in row.items()}, step=epoch)
             shown = ("train_loss", f"test_{self._experiment.task.headline}")
             bar.set_postfix({key: f"{row[key]:.4g}" for key in shown if key in row})

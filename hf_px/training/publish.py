@@ -23,6 +23,7 @@ from ..models.remote import hub_errors
 from ..tickets.card import PREDICTIONS, SPEED
 from ..tickets.directory import Layout
 from ..tickets.ticket import Ticket
+from .alarms import dense_is_broken
 from .run_directory import RESULTS, results_bytes
 
 _BESIDE = (RESULTS, PROCESSOR, PREDICTIONS, SPEED)
@@ -128,6 +129,7 @@ def card_results(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     pruned = found.get("pruned", {})
     note = f"{data['test']:,} images, last epoch, seed {results['settings']['seed']}"
     by_class = {"mean_iou": "iou"}  # a metric, and the values per class that it is the mean of
+    dense = {} if dense_is_broken(results) else found.get("dense", {})  # no comparison that the run says is broken
     return [
         {
             "dataset": data["dataset"],
@@ -135,11 +137,12 @@ def card_results(results: Mapping[str, Any]) -> list[dict[str, Any]]:
             "split": data["split"],
             "metric": metric,
             "value": value,
-            "dense": found.get("dense", {}).get(metric),
+            "dense": dense.get(metric),
             "note": f"{note}; {pruned[metric]:.4f} before training" if pruned.get(metric) is not None else note,
             "task": data.get("task"),
             "by_class": found["ticket"].get(by_class.get(metric)),
-            "dense_by_class": found.get("dense", {}).get(by_class.get(metric)),
+            "dense_by_class": dense.get(by_class.get(metric)),
+            "warning": " ".join(results.get("alarms", [])) or None,
         }
         for metric, value in found["ticket"].items()
         if isinstance(value, float) and metric != "loss"

@@ -213,11 +213,12 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None,
     done = f"wrote {directory}: {held}"
     if before:
         done = f"{directory} holds this run, finished before: {held}; nothing was written (--overwrite runs it again)"
+    warnings = "".join(f"WARNING: {alarm}\n" for alarm in results.get("alarms", []))
     files = {name: size for name, size in sizes.items() if name in (PACKED, DENSE)}
     done += f"\n{describe_sizes(files)}" if files else ""
     return (
         f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
-        f"sparsity {mask['sparsity']:.2%}{but} by {method}\n\n{text_table(rows)}\n\n{speed}"
+        f"sparsity {mask['sparsity']:.2%}{but} by {method}\n\n{text_table(rows)}\n\n{warnings}{speed}"
         f"{done}\nload it with\n"
         f'    import hf_px; model = hf_px.from_pretrained("{repo or directory}")'
     )
