@@ -50,9 +50,9 @@ def check_growth(name: str, history: Sequence[Mapping[str, Any]], classes: int) 
     if len(losses) == 3 and losses[0] < losses[1] < losses[2] and losses[2] > LOST * max(1.0, math.log(classes)):
         grown = ", ".join(f"{loss:.3g}" for loss in losses)
         raise ValueError(
-            f"{name}, epoch {history[-1]['epoch']}: the loss grows without end, {grown} in the last epochs (guessing has "
-            f"{math.log(classes):.2g}); lower `lr`, warm up with `warmup_epochs`, clip gradients with `grad_clip`, or take "
-            "`optimizer` adamw (and `overwrite` this run)"
+            f"{name}, epoch {history[-1]['epoch']}: the loss grows without end, {grown} in the last epochs (guessing: "
+            f"{math.log(classes):.2g}); lower `lr`, warm up with `warmup_epochs`, clip gradients with `grad_clip`, or "
+            "take `optimizer` adamw (and `overwrite` this run)"
         )
 
 
