@@ -33,7 +33,7 @@ from .options import IMAGES
 
 @dataclass
 class RepairReport:
-    """What a repair did: E ‖W x - W_d x‖² / E ‖W_d x‖² of each layer, before and after."""
+    """What a repair did: E ‖W x - W_d x‖² / E ‖W_d x‖² of each layer, before and after; centred as in the fit."""
 
     images: int
     errors: dict[str, tuple[float, float]] = field(default_factory=dict)
