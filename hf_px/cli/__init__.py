@@ -17,7 +17,7 @@ from ..core.errors import HfPxError
 from ..core.files import disk_shortage
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
-from . import bench, prune, repair, report, tickets
+from . import bench, evaluate, prune, repair, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     repair.add_to(commands)
     report.add_to(commands)
     tickets.add_to(commands)
+    evaluate.add_to(commands)
     bench.add_to(commands)
     return top
 

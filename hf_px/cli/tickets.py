@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..core.text import text_table
-from .arguments import add_command
+from .arguments import add_command, add_runtime_flag, runnable_model, warn_untrained
 
-RUNTIMES = ("auto", "dense", "sparse")
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 _WHERE = "a directory, or owner/name on the Hub"
 _EXAMPLES = {
@@ -48,13 +46,7 @@ def add_to(commands: Any) -> None:
     predict.add_argument(
         "--top", metavar="K", type=int, help="number of classes to show (default: 5; all for a segmentation model)"
     )
-    predict.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        default="auto",
-        help="dense: torch; sparse: skip zeros, after some seconds of compiling; auto: sparse if the ticket was "
-        "compiled here before (default: auto)",
-    )
+    add_runtime_flag(predict)
     predict.add_argument("--json", action="store_true", help="as JSON, for programs")
     predict.add_argument("--force", action="store_true", help="replace the output if it exists")
 
@@ -169,13 +161,8 @@ def predict_command(args: argparse.Namespace) -> None:
         _check_output(output, args.image, args.force)
 
     # at the commit that config.json came from
-    model = _runnable(args.ticket, source.revision, args.runtime)
-    if predict.is_untrained(source):
-        print(
-            f"hf-px: warning: the weights of {args.ticket} were never trained (those of its head, at least): what "
-            "follows is chance; train it first",
-            file=sys.stderr,
-        )
+    model = runnable_model(args.ticket, source.revision, args.runtime)
+    warn_untrained(source)
     images = predict.ticket_images(source, model)
     answer: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
     if not segments(model):
@@ -190,25 +177,6 @@ def predict_command(args: argparse.Namespace) -> None:
         raise disk_error(error, output.parent) from error
     there = [(name, share) for _, name, share in predict.class_shares(labels, names)][: args.top]
     _print_classes(args, answer | {"task": "image-segmentation", "output": str(output)}, "share", there)
-
-
-def _runnable(ticket: str, revision: str | None, runtime: str) -> Any:
-    """The ticket's model, dense or in the sparse runtime."""
-    from ..tickets.ticket import Ticket
-
-    if runtime != "dense":
-        from ..runtime.kernels import RuntimeUnavailableError
-        from ..runtime.packed import load_packed
-
-        try:
-            found = load_packed(ticket, revision=revision, only_compiled=runtime == "auto")
-        except RuntimeUnavailableError:
-            if runtime == "sparse":
-                raise
-            found = None
-        if found is not None:
-            return found
-    return Ticket.from_pretrained(ticket, revision=revision).to_model()
 
 
 def _print_classes(

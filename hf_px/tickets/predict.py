@@ -74,13 +74,14 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
     if isinstance(id2label, Mapping) and count and set(id2label) == set(range(count)):
         names = [id2label[i] for i in range(count)]
         if names != [f"LABEL_{i}" for i in range(count)]:  # the placeholders of transformers
-            return _unique(names)
+            return unique_names(names)
     config = getattr(getattr(model, "timm_model", model), "pretrained_cfg", None)
     labels = config.get("label_names") if isinstance(config, Mapping) else None
-    return _unique(labels) if isinstance(labels, (list, tuple)) and labels and len(labels) == count else None
+    return unique_names(labels) if isinstance(labels, (list, tuple)) and labels and len(labels) == count else None
 
 
-def _unique(names: Any) -> tuple[str, ...]:
+def unique_names(names: Sequence[Any]) -> tuple[str, ...]:
+    """Names of classes as they are shown: printable, each once."""
     words = [plain(name) or f"class {i}" for i, name in enumerate(names)]
     counts = Counter(words)  # ImageNet has two classes called crane
     return tuple(f"{word} ({i})" if counts[word] > 1 else word for i, word in enumerate(words))
@@ -101,11 +102,16 @@ def ticket_task(source: Source) -> str | None:
     return pipeline_task(config | ({"architecture": name.removesuffix(NOT_FOR_TIMM)} if isinstance(name, str) else {}))
 
 
-def is_untrained(source: Source) -> bool:
-    """True if the ticket records that its weights, or those of its head, are random."""
+def ticket_record(source: Source) -> Mapping[str, Any]:
+    """Where the ticket comes from, by its header; empty if it has none. Untrusted."""
     path = source.file(PACKED) or source.file(DENSE)
     record = ((path and read_header(path)) or {}).get("ticket")
-    return isinstance(record, Mapping) and never_trained(record)
+    return record if isinstance(record, Mapping) else {}
+
+
+def is_untrained(source: Source) -> bool:
+    """True if the ticket records that its weights, or those of its head, are random."""
+    return never_trained(ticket_record(source))
 
 
 def ticket_images(source: str | os.PathLike[str] | Source, model: nn.Module) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def test_what_lies_beside_a_ticket_goes_with_it(
         (made / name).unlink()
 
 
-@pytest.mark.parametrize("command", ["info", "predict", "verify", "push", "convert", "diff"])
+@pytest.mark.parametrize("command", ["info", "predict", "eval", "verify", "push", "convert", "diff"])
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main([command, "--help"])
