@@ -279,7 +279,6 @@ def test_predict_refuses_before_it_fetches(
     Image.open(photo).save(tmp_path / "photo.png")
     for argv, complaint in (
         ((tmp_path / "gone.jpg",), "gone.jpg: no such file"),
-        ((tmp_path,), "is a directory"),
         ((tmp_path / "text.jpg",), "text.jpg: not an image"),
         ((photo, "--output", tmp_path / "x.jpg"), "x.jpg: a PNG is written; name it x.png"),
         ((photo, "--output", tmp_path / "no" / "x.png"), "no directory"),
