@@ -15,7 +15,9 @@ _WHERE = "a directory, or owner/name on the Hub"
 _EXAMPLES = {
     "info": "  hf-px info me/resnet50-px-98\n  hf-px info out/resnet20 --json",
     "verify": "  hf-px verify me/resnet50-px-98 --revision v1",
-    "push": "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
+    "push": "  hf-px push out/resnet20 me/resnet20-px-98 --dry-run\n"
+    "      what would become public: files, commands, paths; needs no login\n"
+    "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
     "      log in first with `hf auth login`, or set HF_TOKEN",
     "convert": "  hf-px convert me/resnet50-px-98 small/ --layout packed\n"
     "  hf-px convert out/resnet20 out/resnet20 --layout both      (in place)",
@@ -42,6 +44,9 @@ def add_to(commands: Any) -> None:
     push.add_argument("--layout", choices=LAYOUTS, default="both", help="(default: both, which any reader loads)")
     push.add_argument("--branch", metavar="NAME", help="push to this branch, created if needed (default: main)")
     push.add_argument("--message", metavar="TEXT", help="commit message")
+    push.add_argument(
+        "--dry-run", action="store_true", help="show what would be sent and who would see it; send nothing"
+    )
 
     convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
     convert.add_argument("ticket", metavar="TICKET", help=_WHERE)
@@ -134,13 +139,17 @@ def push_command(args: argparse.Namespace) -> None:
 
     source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
+    files = files_beside(source.path) if source.is_dir else {}
+    if args.dry_run:
+        _show_push(args, ticket, files)
+        return
     address = ticket.push_to_hub(
         args.repo,
         private=args.private or None,
         layout=args.layout,
         revision=args.branch,
         commit_message=args.message,
-        files=files_beside(source.path) if source.is_dir else None,
+        files=files,
     )
     print(f"pushed: {address}")
     print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
@@ -150,6 +159,26 @@ def push_command(args: argparse.Namespace) -> None:
     else:
         load = f'hf_px.from_pretrained("{args.repo}"{revision})'
     print(f"load it with: {load}")
+
+
+def _show_push(args: argparse.Namespace, ticket: Any, files: dict[str, bytes]) -> None:
+    from ..tickets.push_preview import preview_push
+
+    found = preview_push(ticket, args.repo, layout=args.layout, files=files)
+    who = "you and whom you invite; refused if the repo is public" if args.private else "everyone, if the repo is"
+    who += "" if args.private else " new or public (--private makes a new one private)"
+    print("dry run: nothing is sent")
+    print(f"to       {found.address}, branch {args.branch or 'main'}; the repo is created if it does not exist")
+    print(f"seen by  {who}")
+    if found.deleted:
+        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: of another layout")
+    print()
+    rows = [(name, f"{size:,}", found.notes.get(name, "")) for name, size in found.sizes.items()]
+    rows.append(("together", f"{sum(found.sizes.values()):,}", ""))
+    print(text_table([("file", "bytes", ""), *rows], left=(0, 2), rule=True))
+    print("\ncommands in them:" + "".join(f"\n  {command}" for command in found.commands or ["none"]))
+    print("\npaths and Hub names in these: " + (", ".join(found.names) or "none"))
+    print("paths of this machine in the files:" + "".join(f"\n  {line}" for line in found.leaks or ["none"]))
 
 
 def convert_command(args: argparse.Namespace) -> None:
