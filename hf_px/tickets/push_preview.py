@@ -13,8 +13,10 @@ from huggingface_hub import constants
 
 from ..core.shareable import COMMAND, shareable
 from ..core.text import plain
+from ..models.image_config import PROCESSOR
 from .card import CARD, CHART, PREDICTIONS, SPEED
 from .directory import CONFIG
+from .image_processor import processor_file
 from .save import check_repo_id, checked_contents, deleted_files, staged
 from .ticket_file import DENSE, PACKED, read_header
 
@@ -28,6 +30,7 @@ _NOTES = {
     CONFIG: "the architecture, for any library",
     DENSE: "weights with their zeros, for any library",
     PACKED: "weights, for hf_px",
+    PROCESSOR: "how images are prepared, for transformers",
     PREDICTIONS: "the card's picture of images and predictions",
     SPEED: "the card's times",
 }
@@ -50,7 +53,7 @@ def preview_push(ticket: Ticket, repo_id: str, *, layout: str = "both", files: M
     check_repo_id(repo_id)
     commands: dict[str, None] = {}  # an ordered set
     leaks: dict[str, None] = {}
-    with staged(contents, layout, repo_id, files) as folder:
+    with staged(contents, layout, repo_id, processor_file(ticket) | dict(files)) as folder:
         paths = sorted(path for path in folder.iterdir() if path.is_file())
         sizes = {path.name: path.stat().st_size for path in paths}
         for path in paths:

@@ -24,6 +24,7 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .image_processor import processor_file
 from .provenance import overall_sparsity
 from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 
@@ -39,6 +40,7 @@ def save_ticket(ticket: Ticket, directory: str | os.PathLike[str], layout: str, 
     if directory.exists() and not directory.is_dir():
         raise TicketError(f"{directory}: is a file; name a directory")
     check_overwrite(directory, layout)
+    files = processor_file(ticket, directory) | dict(files)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():  # before the card, which shows predictions.png if it exists
@@ -70,6 +72,7 @@ def push_ticket(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     overall = overall_sparsity(contents.ticket.get("sparsity"), ticket.mask)
+    files = processor_file(ticket) | dict(files)
     with staged(contents, layout, repo_id, files) as folder:
         if _has_edited_card(api, repo_id, revision):
             warnings.warn(f"{repo_id} has a card that was edited by hand; it is left unchanged", stacklevel=3)

@@ -351,7 +351,7 @@ class Experiment:
             if self.output.bench:
                 results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
             results["bytes"] = save_run_ticket(
-                self.directory, model, mask, results, self.images, self.output.layout, self._gallery(model)
+                self.directory, model, mask, results, self.output.layout, self._gallery(model)
             )
         self.run.finish()
 
