@@ -18,7 +18,7 @@ PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *(REPO / "model_cards").g
 PAGES += [*(REPO / "hf_px").rglob("README.md"), *(REPO / "recipes").rglob("README.md")]
 PAGES = [page for page in PAGES if page.name != "template.md"]
 TO_BE_WRITTEN = {"model_cards/results/NAME", "hf_px/scorers/mine.py"}
-MOST_LINES = {"README.md": 150, "CONTRIBUTING.md": 80}
+MOST_LINES = {"README.md": 170, "CONTRIBUTING.md": 80}
 
 
 def blocks(page: Path, language: str = "") -> list[str]:

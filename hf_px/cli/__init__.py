@@ -17,11 +17,11 @@ from ..core.errors import HfPxError
 from ..core.files import disk_shortage
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
-from . import bench, prune, repair, report, tickets
+from . import bench, evaluate, predict, prune, repair, report, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. An error that the user can fix is one line and exit code 2."""
+    """Run one command. An error that the user can fix is one line and exit code 2; 1 if only a part of it was done."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without θ shows a question mark, not a traceback
@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = flags_of(args)
     # one line, without the line of code
     warnings.formatwarning = lambda message, *_: f"hf-px: warning: {name_flags(str(message), flags)}\n"
+    code = 0
     try:
-        args.run(args)
+        code = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # `hf-px scorers | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     finally:
         warnings.formatwarning = before
-    return 0
+    return code or 0
 
 
 def flags_of(args: argparse.Namespace) -> dict[str, str]:
@@ -82,6 +83,8 @@ def parser() -> argparse.ArgumentParser:
     repair.add_to(commands)
     report.add_to(commands)
     tickets.add_to(commands)
+    predict.add_to(commands)
+    evaluate.add_to(commands)
     bench.add_to(commands)
     return top
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import first_line
 from ..core.options import HelpFormatter, whole_number
 from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS
+
+RUNTIMES = ("auto", "dense", "sparse")
 
 
 def add_command(
@@ -78,3 +82,54 @@ def usable_device(text: str | None) -> Any:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise ValueError(f"--device {text}: not usable here ({first_line(error)}); --device cpu always is") from error
     return device
+
+
+def add_runtime_flag(command: Any) -> None:
+    command.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default="auto",
+        help="dense: torch; sparse: skip zeros, after some seconds of compiling; auto: sparse if the ticket was "
+        "compiled here before (default: auto)",
+    )
+
+
+def runnable_model(ticket: str, revision: str | None, runtime: str) -> Any:
+    """The ticket's model, dense or in the sparse runtime."""
+    from ..tickets.ticket import Ticket
+
+    if runtime != "dense":
+        from ..runtime.kernels import RuntimeUnavailableError
+        from ..runtime.packed import load_packed
+
+        try:
+            found = load_packed(ticket, revision=revision, only_compiled=runtime == "auto")
+        except RuntimeUnavailableError:
+            if runtime == "sparse":
+                raise
+            found = None
+        if found is not None:
+            return found
+    return Ticket.from_pretrained(ticket, revision=revision).to_model()
+
+
+def warn_untrained(source: Any) -> None:
+    """Say that a ticket's predictions are chance, if its record says so."""
+    from ..tickets.predict import is_untrained
+
+    if is_untrained(source):
+        print(
+            f"hf-px: warning: the weights of {source.name} were never trained (those of its head, at least): what "
+            "follows is chance; train it first",
+            file=sys.stderr,
+        )
+
+
+def check_file(flag: str, path: Path, suffix: str) -> None:
+    """Refuse a file that cannot be written, before the work. The suffix guards what follows a flag by accident."""
+    if path.suffix.lower() != suffix:
+        raise ValueError(f"{flag} {path}: name a file that ends in {suffix}, so that no other is overwritten")
+    if path.is_dir():
+        raise ValueError(f"{flag} {path}: is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"{flag} {path}: no directory {path.parent}; make it first")

@@ -111,6 +111,7 @@ def prune_command(args: argparse.Namespace) -> None:
     if args.data and config.record.needs != "weights":
         batches = load_pruning_set(args.data, model, args.per_class, args.batch_size, config.seed, **columns)
     images = load_images(args.data, model, args.repair_images, config.seed, **columns) if args.repair else None
+    about = _about_data(args, loaded) if args.output and (batches or images) else {}
     input_size = tuple(data_config(model)["input_size"])
 
     start = time.perf_counter()
@@ -141,7 +142,7 @@ def prune_command(args: argparse.Namespace) -> None:
     if args.output:
         settings = _settings(args, config)
         _write_record(args.output, settings, mask, table, seconds, memory, report)
-        _write_ticket(args.output, settings, loaded, mask, report)
+        _write_ticket(args.output, settings, loaded, mask, report, about)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
         print(describe_sizes(sizes_on_disk(args.output)))
     elif not args.quiet:
@@ -278,8 +279,24 @@ def _write_record(
     write_atomic(directory / "prune.json", (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def _about_data(args: argparse.Namespace, loaded: LoadedModel) -> dict[str, Any]:
+    """What the data tells of a ticket: its id, if on the Hub, and its class names, if the head is made for them."""
+    from ..data import describe_data, num_classes
+    from ..tickets.provenance import is_repo_id
+
+    dataset, names = describe_data(args.data, args.split, args.label_column)
+    about: dict[str, Any] = {"datasets": [dataset]} if is_repo_id(dataset) else {}
+    own_head = loaded.trained and not loaded.new_head
+    return about if own_head or not names or len(names) != num_classes(loaded.model) else about | {"class_names": names}
+
+
 def _write_ticket(
-    directory: Path, settings: dict[str, Any], loaded: LoadedModel, mask: Mask, report: RepairReport | None
+    directory: Path,
+    settings: dict[str, Any],
+    loaded: LoadedModel,
+    mask: Mask,
+    report: RepairReport | None,
+    about: dict[str, Any],
 ) -> None:
     from ..core.shareable import command_line
     from ..tickets.provenance import UNTRAINED
@@ -305,6 +322,7 @@ def _write_ticket(
         settings=shown | {"weights": trained} | address,
         command=command_line(),
         repair=report.to_dict() if report else None,
+        **about,
     ).save_pretrained(directory, layout="packed")
 
 

@@ -56,7 +56,9 @@ def repair_command(args: argparse.Namespace) -> None:
     from ..core.shareable import command_line
     from ..data import check_source, load_images
     from ..refit.repair import Repair
+    from ..tickets.class_names import recorded_names
     from ..tickets.directory import describe_sizes, sizes_on_disk
+    from ..tickets.image_processor import processor_file
     from ..tickets.ticket import Ticket
     from .prune import check_output
 
@@ -74,7 +76,9 @@ def repair_command(args: argparse.Namespace) -> None:
     kept: dict[str, Any] = {key: ticket.provenance.get(key) for key in ("base", "base_revision", "license", "scorer")}
     settings = {**ticket.provenance.get("settings", {}), "weights": "trained before the pruning, repaired since"}
     kept |= {"settings": settings, "command": command_line(), "repair": report.to_dict()}
-    Ticket(repaired.cpu(), mask, **kept).save_pretrained(args.output, layout="packed")
+    kept |= {"datasets": ticket.provenance.get("datasets", ()), "class_names": recorded_names(ticket.model_record())}
+    files = processor_file(ticket)
+    Ticket(repaired.cpu(), mask, **kept).save_pretrained(args.output, layout="packed", files=files)
     before, after = report.mean_error
     print(
         f"{report.images} images: error of a layer's output, mean over layers, {before:.1%} before, {after:.1%} after"

@@ -1,27 +1,23 @@
-"""Commands for tickets in a directory or on the Hub: info, predict, verify, push, convert, diff."""
+"""Commands for tickets in a directory or on the Hub: info, verify, push, convert, diff."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..core.text import text_table
 from .arguments import add_command
 
-RUNTIMES = ("auto", "dense", "sparse")
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 _WHERE = "a directory, or owner/name on the Hub"
 _EXAMPLES = {
     "info": "  hf-px info me/resnet50-px-98\n  hf-px info out/resnet20 --json",
-    "predict": "  hf-px predict me/resnet50-px-98 photo.jpg\n"
-    "      the five likeliest classes\n"
-    "  hf-px predict out/deeplab-voc street.jpg --output seen.png\n"
-    "      a segmentation model: an image with each class in its colour, and the share of each class",
     "verify": "  hf-px verify me/resnet50-px-98 --revision v1",
-    "push": "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
+    "push": "  hf-px push out/resnet20 me/resnet20-px-98 --dry-run\n"
+    "      what would become public: files, commands, paths; needs no login\n"
+    "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
     "      log in first with `hf auth login`, or set HF_TOKEN",
     "convert": "  hf-px convert me/resnet50-px-98 small/ --layout packed\n"
     "  hf-px convert out/resnet20 out/resnet20 --layout both      (in place)",
@@ -34,29 +30,6 @@ def add_to(commands: Any) -> None:
     info.add_argument("ticket", metavar="TICKET", help=_WHERE)
     _revision(info)
     info.add_argument("--json", action="store_true", help="as JSON, for programs")
-
-    predict = _command(commands, "predict", "predict the classes in an image with a ticket", predict_command)
-    predict.add_argument("ticket", metavar="TICKET", help=_WHERE)
-    predict.add_argument("image", metavar="IMAGE", type=Path, help="a JPEG, PNG or other image")
-    predict.add_argument(
-        "--output",
-        metavar="FILE.png",
-        type=Path,
-        help="image of a segmentation model's classes (default: IMAGE's name with -segmented.png, in this directory)",
-    )
-    _revision(predict)
-    predict.add_argument(
-        "--top", metavar="K", type=int, help="number of classes to show (default: 5; all for a segmentation model)"
-    )
-    predict.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        default="auto",
-        help="dense: torch; sparse: skip zeros, after some seconds of compiling; auto: sparse if the ticket was "
-        "compiled here before (default: auto)",
-    )
-    predict.add_argument("--json", action="store_true", help="as JSON, for programs")
-    predict.add_argument("--force", action="store_true", help="replace the output if it exists")
 
     verify = _command(
         commands, "verify", "check a ticket: digest, counts, finite values, zeros, copies", verify_command
@@ -71,6 +44,9 @@ def add_to(commands: Any) -> None:
     push.add_argument("--layout", choices=LAYOUTS, default="both", help="(default: both, which any reader loads)")
     push.add_argument("--branch", metavar="NAME", help="push to this branch, created if needed (default: main)")
     push.add_argument("--message", metavar="TEXT", help="commit message")
+    push.add_argument(
+        "--dry-run", action="store_true", help="show what would be sent and who would see it; send nothing"
+    )
 
     convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
     convert.add_argument("ticket", metavar="TICKET", help=_WHERE)
@@ -146,97 +122,6 @@ def info_command(args: argparse.Namespace) -> None:
     )
 
 
-def predict_command(args: argparse.Namespace) -> None:
-    from ..core.files import write_atomic
-    from ..core.head import segments
-    from ..data.segmentation.overlay import png
-    from ..models.remote import Source, disk_error
-    from ..tickets import predict
-    from ..tickets.predict import class_names, read_image
-
-    # checks without the ticket first, then by its config.json, before the weights are downloaded
-    if args.top is not None and args.top < 1:
-        raise ValueError(f"--top {args.top}: at least 1")
-    image = read_image(args.image)
-    if args.output is not None:
-        _check_output(args.output, args.image, args.force)
-    source = Source.of(args.ticket, revision=args.revision)
-    task = predict.ticket_task(source)
-    if task == "image-classification" and args.output is not None:
-        raise ValueError(f"--output {args.output}: {args.ticket} is a classifier, which makes no image; leave it out")
-    output = args.output or Path(f"{args.image.stem}-segmented.png")
-    if task == "image-segmentation":
-        _check_output(output, args.image, args.force)
-
-    # at the commit that config.json came from
-    model = _runnable(args.ticket, source.revision, args.runtime)
-    if predict.is_untrained(source):
-        print(
-            f"hf-px: warning: the weights of {args.ticket} were never trained (those of its head, at least): what "
-            "follows is chance; train it first",
-            file=sys.stderr,
-        )
-    images = predict.ticket_images(source, model)
-    answer: dict[str, Any] = {"ticket": args.ticket, "image": str(args.image)}
-    if not segments(model):
-        best = predict.classify(model, image, images, args.top or 5)
-        _print_classes(args, answer | {"task": "image-classification"}, "probability", best)
-        return
-    _check_output(output, args.image, args.force)
-    labels, names = predict.segment(model, image, images), class_names(model)
-    try:
-        write_atomic(output, png(predict.draw_segmentation(image, labels, names)))
-    except OSError as error:
-        raise disk_error(error, output.parent) from error
-    there = [(name, share) for _, name, share in predict.class_shares(labels, names)][: args.top]
-    _print_classes(args, answer | {"task": "image-segmentation", "output": str(output)}, "share", there)
-
-
-def _runnable(ticket: str, revision: str | None, runtime: str) -> Any:
-    """The ticket's model, dense or in the sparse runtime."""
-    from ..tickets.ticket import Ticket
-
-    if runtime != "dense":
-        from ..runtime.kernels import RuntimeUnavailableError
-        from ..runtime.packed import load_packed
-
-        try:
-            found = load_packed(ticket, revision=revision, only_compiled=runtime == "auto")
-        except RuntimeUnavailableError:
-            if runtime == "sparse":
-                raise
-            found = None
-        if found is not None:
-            return found
-    return Ticket.from_pretrained(ticket, revision=revision).to_model()
-
-
-def _print_classes(
-    args: argparse.Namespace, answer: dict[str, Any], measure: str, found: list[tuple[str, float]]
-) -> None:
-    if args.json:
-        classes = [{"class": name, measure: value} for name, value in found]
-        print(json.dumps({**answer, "classes": classes}, indent=1, ensure_ascii=False))
-        return
-    _print_table(("class", measure), [(name, f"{value:.2%}") for name, value in found])
-    if "output" in answer:
-        print(f"\nwrote {answer['output']}")
-
-
-def _check_output(output: Path, image: Path, force: bool) -> None:
-    """Refuse an output that cannot be written, before the work."""
-    if output.suffix.lower() != ".png":
-        raise ValueError(f"--output {output}: a PNG is written; name it {output.stem}.png")
-    if not output.parent.is_dir():
-        raise ValueError(f"--output {output}: no directory {output.parent}; make it first")
-    if output.is_dir():
-        raise ValueError(f"--output {output}: is a directory; name a file in it")
-    if output.exists() and output.samefile(image):
-        raise ValueError(f"--output {output}: is the input image, which would be lost; choose another name")
-    if output.exists() and not force:
-        raise ValueError(f"--output {output}: exists; choose another name, or add --force")
-
-
 def verify_command(args: argparse.Namespace) -> None:
     from ..models.remote import Source
     from ..tickets.verify import verify
@@ -254,13 +139,17 @@ def push_command(args: argparse.Namespace) -> None:
 
     source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
+    files = files_beside(source.path) if source.is_dir else {}
+    if args.dry_run:
+        _show_push(args, ticket, files)
+        return
     address = ticket.push_to_hub(
         args.repo,
         private=args.private or None,
         layout=args.layout,
         revision=args.branch,
         commit_message=args.message,
-        files=files_beside(source.path) if source.is_dir else None,
+        files=files,
     )
     print(f"pushed: {address}")
     print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
@@ -270,6 +159,26 @@ def push_command(args: argparse.Namespace) -> None:
     else:
         load = f'hf_px.from_pretrained("{args.repo}"{revision})'
     print(f"load it with: {load}")
+
+
+def _show_push(args: argparse.Namespace, ticket: Any, files: dict[str, bytes]) -> None:
+    from ..tickets.push_preview import preview_push
+
+    found = preview_push(ticket, args.repo, layout=args.layout, files=files)
+    who = "you and whom you invite; refused if the repo is public" if args.private else "everyone, if the repo is"
+    who += "" if args.private else " new or public (--private makes a new one private)"
+    print("dry run: nothing is sent")
+    print(f"to       {found.address}, branch {args.branch or 'main'}; the repo is created if it does not exist")
+    print(f"seen by  {who}")
+    if found.deleted:
+        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: of another layout")
+    print()
+    rows = [(name, f"{size:,}", found.notes.get(name, "")) for name, size in found.sizes.items()]
+    rows.append(("together", f"{sum(found.sizes.values()):,}", ""))
+    print(text_table([("file", "bytes", ""), *rows], left=(0, 2), rule=True))
+    print("\ncommands in them:" + "".join(f"\n  {command}" for command in found.commands or ["none"]))
+    print("\npaths and Hub names in these: " + (", ".join(found.names) or "none"))
+    print("paths of this machine in the files:" + "".join(f"\n  {line}" for line in found.leaks or ["none"]))
 
 
 def convert_command(args: argparse.Namespace) -> None:

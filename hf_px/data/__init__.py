@@ -12,6 +12,7 @@ loader = DataLoader(TrainImages(data, images, seed=0), sampler=…)  # the sampl
 from __future__ import annotations
 
 from .datasets import TestImages, TrainImages
+from .describe import describe_data
 from .digits import digits
 from .labelled_split import Split
 from .model_inputs import check_labels, data_config, num_classes
@@ -41,6 +42,7 @@ __all__ = [
     "check_labels",
     "check_source",
     "data_config",
+    "describe_data",
     "digits",
     "draw_images",
     "load_images",

@@ -61,12 +61,14 @@ def open_data(
     revision: str | None = None,
     token: str | bool | None = None,
     need_test: bool = True,
+    need_train: bool = True,
     task: TaskName = "classification",
     num_classes: int | None = None,
 ) -> Data:
     """Find columns and splits, read and check all labels or label maps; of the images only the first is decoded.
 
-    `config`, `revision` and `token` are for the Hub. `need_test=False` leaves `test` empty, for pruning only.
+    `config`, `revision` and `token` are for the Hub. `need_test=False` leaves `test` empty, for pruning only. With
+    `need_train=False`, to evaluate only, `train` is the test split too; a single split serves, whatever its name.
     `num_classes` is for label maps whose classes have no names; other data have their own number.
     """
     check_source(source)
@@ -86,22 +88,23 @@ def open_data(
     )
     try:
         path = on_disk(source, preset, revision)
-        folders = split_folders(path) if path else {}
-        parts: Mapping[str, Any] = folders if task == "segmentation" else {}
-        if task != "segmentation" and any(folder.images.is_dir() for folder in folders.values()):
-            raise ValueError(f"it has {HAS['segmentation']}; {NEEDS[task]}")
-        if not parts:
-            hint = FOLDER_LAYOUTS if task == "segmentation" and path and path.is_dir() else ""
-            parts = load_splits(source, preset, path, config, revision, token, train_split, hint)
+        named = train_split if need_train else test_split
+        parts = _folders(path, task) or load_splits(
+            source, preset, path, config, revision, token, named, _layout_hint(path, task)
+        )
+        if not need_train:
+            given = given._replace(train=_split_to_evaluate(parts, given, preset, task))
         if given.train not in parts:
             has = f"it has {', '.join(parts)}"
             raise ValueError(f"no split {given.train!r}; {has}: set `train_split` to the training split")
         if task == "segmentation":
-            opened = _open_pairs(parts, given, preset, path, num_classes, need_test)
+            opened = _open_pairs(parts, given, preset, path, num_classes, need_test and need_train)
         else:
             if path and path.is_dir() and not label_column:
                 check_class_folders(path, parts[given.train])
-            opened = _open_labels(parts, given, preset, need_test)
+            opened = _open_labels(parts, given, preset, need_test and need_train)
+        if not need_train:
+            opened = opened._replace(test=opened.train, test_split=given.train)
     except ValueError as error:
         raise ValueError(f"data {source}: {error}") from error
     return Data(source, *id_and_title(source, preset, path), *opened, preset)
@@ -121,6 +124,37 @@ class Opened(NamedTuple):
     train: Any
     test: Any
     test_split: str
+
+
+def _folders(path: Path | None, task: TaskName) -> Mapping[str, Any]:
+    """{split: its folders of images and label maps}; empty if they are not stored so."""
+    folders = split_folders(path) if path else {}
+    if task == "segmentation":
+        return folders
+    if any(folder.images.is_dir() for folder in folders.values()):
+        raise ValueError(f"it has {HAS['segmentation']}; {NEEDS[task]}")
+    return {}
+
+
+def _layout_hint(path: Path | None, task: TaskName) -> str:
+    return FOLDER_LAYOUTS if task == "segmentation" and path and path.is_dir() else ""
+
+
+def _split_to_evaluate(parts: Mapping[str, Any], given: Selection, preset: Preset | None, task: TaskName) -> str:
+    """The split given, else the only one, else the test split."""
+    if given.test is None and len(parts) == 1:
+        return next(iter(parts))
+
+    def labelled(name: str) -> bool:
+        part = parts[name]
+        if isinstance(part, SplitFolders):
+            return part.has_label_maps()
+        if task == "classification":
+            return has_labels(part, find_label_column(part, given.label, preset))
+        images = find_image_column(part, given.image, preset)
+        return has_label_maps(part, find_label_map_column(part, given.label, images, preset))
+
+    return find_test_split(parts, given.test, "", labelled, preset)
 
 
 def _open_labels(parts: Mapping[str, Any], given: Selection, preset: Preset | None, need_test: bool) -> Opened:

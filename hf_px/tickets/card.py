@@ -19,7 +19,7 @@ from ..figures import draw_layers
 from ..models.architecture import pipeline_task
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
-from .provenance import check_by_class, overall_sparsity, weights_outside
+from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
 from .ticket_file import DENSE, PACKED, Contents
 
 CARD = "README.md"
@@ -202,7 +202,7 @@ def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:
         "base_model_relation": "finetune" if on_hub else None,
         "tags": sorted({"hf_px", "pruned", "sparse", task or "vision"}),
         "pipeline_tag": task,
-        "datasets": sorted({r["dataset"] for r in results if "/" in str(r["dataset"])}) or None,
+        "datasets": _datasets(ticket) or None,
     }
     evaluations = [
         EvalResult(
@@ -218,6 +218,13 @@ def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:
     ]
     metadata |= {"eval_results": evaluations, "model_name": _model_name(contents)} if evaluations else {}
     return ModelCardData(**{key: value for key, value in metadata.items() if value is not None})
+
+
+def _datasets(ticket: Mapping[str, Any]) -> list[str]:
+    """Hub ids of the data that an untrusted ticket was made with or measured on."""
+    made_with = ticket.get("datasets")
+    names = [*(made_with if isinstance(made_with, list) else []), *(r["dataset"] for r in ticket.get("results", []))]
+    return sorted({name for name in names if isinstance(name, str) and is_repo_id(name)})
 
 
 def _model_name(contents: Contents) -> str:

@@ -1,6 +1,6 @@
-"""Predictions of a ticket for one image: argmax_c f(x)[c] of every pixel, or softmax(f(x)) of the whole image.
+"""Predictions of a ticket for images: argmax_c f(x)[c] of every pixel, or softmax(f(x)) of the whole image.
 
-The image is preprocessed as in the test reported on the card: with the ticket's own size, mean, std and crop. These
+An image is preprocessed as in the test reported on the card: with the ticket's own size, mean, std and crop. These
 settings and the class names come from an untrusted file, so they are checked and bounded before use.
 """
 
@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from .ticket_file import DENSE, PACKED, read_header
 
 # formats that PIL decodes itself; others start a program (EPS) or are rarely photographs
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm"}
 _MOST_BYTES = 2**20  # largest JSON file with image settings
 _MOST_SIDE = 4096  # largest side of a model's input; the largest ImageNet models take 1024
 _MOST_IN_LEGEND = 40
@@ -67,6 +68,23 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
         raise ValueError(f"{path}: cannot be read ({plain(first_line(error), 200)})") from error
 
 
+def image_files(paths: Iterable[Path]) -> list[Path]:
+    """The paths, and instead of a folder the images in it and below it, in alphabetical order."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            if not path.is_file():
+                raise ValueError(f"{path}: no such file")
+            found.append(path)
+            continue
+        below = [file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file()]
+        inside = sorted(file for file in below if not any(p.startswith(".") for p in file.relative_to(path).parts))
+        if not inside:
+            raise ValueError(f"{path}: no image in it or below it, by their names: {', '.join(sorted(_SUFFIXES))}")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
     """Names of the classes in order, printable and unique; None if the model has none."""
     id2label = getattr(getattr(model, "config", None), "id2label", None)
@@ -74,13 +92,14 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
     if isinstance(id2label, Mapping) and count and set(id2label) == set(range(count)):
         names = [id2label[i] for i in range(count)]
         if names != [f"LABEL_{i}" for i in range(count)]:  # the placeholders of transformers
-            return _unique(names)
+            return unique_names(names)
     config = getattr(getattr(model, "timm_model", model), "pretrained_cfg", None)
     labels = config.get("label_names") if isinstance(config, Mapping) else None
-    return _unique(labels) if isinstance(labels, (list, tuple)) and labels and len(labels) == count else None
+    return unique_names(labels) if isinstance(labels, (list, tuple)) and labels and len(labels) == count else None
 
 
-def _unique(names: Any) -> tuple[str, ...]:
+def unique_names(names: Sequence[Any]) -> tuple[str, ...]:
+    """Names of classes as they are shown: printable, each once."""
     words = [plain(name) or f"class {i}" for i, name in enumerate(names)]
     counts = Counter(words)  # ImageNet has two classes called crane
     return tuple(f"{word} ({i})" if counts[word] > 1 else word for i, word in enumerate(words))
@@ -101,11 +120,16 @@ def ticket_task(source: Source) -> str | None:
     return pipeline_task(config | ({"architecture": name.removesuffix(NOT_FOR_TIMM)} if isinstance(name, str) else {}))
 
 
-def is_untrained(source: Source) -> bool:
-    """True if the ticket records that its weights, or those of its head, are random."""
+def ticket_record(source: Source) -> Mapping[str, Any]:
+    """Where the ticket comes from, by its header; empty if it has none. Untrusted."""
     path = source.file(PACKED) or source.file(DENSE)
     record = ((path and read_header(path)) or {}).get("ticket")
-    return isinstance(record, Mapping) and never_trained(record)
+    return record if isinstance(record, Mapping) else {}
+
+
+def is_untrained(source: Source) -> bool:
+    """True if the ticket records that its weights, or those of its head, are random."""
+    return never_trained(ticket_record(source))
 
 
 def ticket_images(source: str | os.PathLike[str] | Source, model: nn.Module) -> dict[str, Any]:
@@ -126,28 +150,46 @@ def ticket_images(source: str | os.PathLike[str] | Source, model: nn.Module) -> 
 
 def segment(model: nn.Module, image: Image.Image, images: Mapping[str, Any]) -> np.ndarray:
     """Label map of the most likely classes, uint8 H x W, in the size of the image; `images` is from ticket_images."""
+    return segment_all(model, [image], images)[0]
+
+
+def segment_all(model: nn.Module, batch: Sequence[Image.Image], images: Mapping[str, Any]) -> list[np.ndarray]:
+    """segment() of several images in one call of the model."""
     letterbox = Letterbox(images)
-    x, _ = letterbox(image)
+    x = torch.stack([letterbox(image)[0] for image in batch])
     logits = _logits(model, x)
-    if logits.dim() != 3:
-        raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape)}, not logits for every pixel")
-    if len(logits) > IGNORE:
-        raise ValueError(f"{type(model).__name__} has {len(logits)} classes; a label map has {IGNORE} at most")
-    if logits.shape[1:] != x.shape[1:]:  # segmenters of transformers predict at a quarter of the size
-        logits = F.interpolate(logits[None], x.shape[1:], mode="bilinear", align_corners=False)[0]
-    return letterbox.label_map(logits, image)
+    if logits.dim() != 4:
+        raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape[1:])}, not logits for every pixel")
+    if logits.shape[1] > IGNORE:
+        raise ValueError(f"{type(model).__name__} has {logits.shape[1]} classes; a label map has {IGNORE} at most")
+    if logits.shape[2:] != x.shape[2:]:  # segmenters of transformers predict at a quarter of the size
+        logits = F.interpolate(logits, x.shape[2:], mode="bilinear", align_corners=False)
+    return [letterbox.label_map(found, image) for found, image in zip(logits, batch)]
 
 
 def classify(model: nn.Module, image: Image.Image, images: Mapping[str, Any], k: int = 5) -> list[tuple[str, float]]:
     """The k most likely classes with their probabilities, best first; all classes if there are fewer."""
+    return classify_all(model, [image], images, k)[0]
+
+
+def classify_all(
+    model: nn.Module, batch: Iterable[Image.Image], images: Mapping[str, Any], k: int = 5
+) -> list[list[tuple[str, float]]]:
+    """classify() of several images in one call of the model; of an iterator, one image at a time is in memory."""
     if k < 1:
         raise ValueError(f"`k` is {k}; at least 1")
-    x = image_transform(images)(image.convert("L" if images["input_size"][0] == 1 else "RGB"))
-    logits = _logits(model, x)
-    if logits.dim() != 1 or num_classes(model) == 0:
-        raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape)} and is not a classifier")
-    best, names = logits.softmax(0).topk(min(k, len(logits))), class_names(model)
-    return [(class_name(names, label), value) for value, label in zip(best.values.tolist(), best.indices.tolist())]
+    transform, mode = image_transform(images), "L" if images["input_size"][0] == 1 else "RGB"
+    inputs = [transform(image.convert(mode)) for image in batch]
+    if not inputs:
+        return []
+    logits = _logits(model, torch.stack(inputs))
+    if logits.dim() != 2 or num_classes(model) == 0:
+        raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape[1:])} and is not a classifier")
+    best, names = logits.softmax(1).topk(min(k, logits.shape[1])), class_names(model)
+    return [
+        [(class_name(names, label), value) for value, label in zip(values, labels)]
+        for values, labels in zip(best.values.tolist(), best.indices.tolist())
+    ]
 
 
 def class_shares(labels: np.ndarray, names: Sequence[str] | None) -> list[tuple[int, str, float]]:
@@ -201,13 +243,13 @@ def background_legend(names: Sequence[str] | None) -> dict[str, tuple[int, int, 
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
-    """f(x) of one image, without the batch dimension; the model's mode is restored."""
+    """f(x) of a batch; the model's mode is restored."""
     like = next(model.parameters(), torch.empty(0))  # the sparse runtime has none: float32 on the CPU
     try:
         with torch.no_grad(), undisturbed(model):
-            logits = output_tensor(model(x[None].to(like.device, like.dtype)))[0].float().cpu()
+            logits = output_tensor(model(x.to(like.device, like.dtype))).float().cpu()
     except Exception as error:  # a model may raise anything on an input it does not support
-        size = "x".join(map(str, x.shape))
+        size = "x".join(map(str, x.shape[1:]))
         raise ValueError(f"{type(model).__name__} does not run on an image of {size}: {first_line(error)}") from error
     if not logits.isfinite().all():
         raise ValueError(f"{type(model).__name__} returns inf or nan; its weights are damaged, or not trained")

@@ -50,6 +50,7 @@ def provenance(
     results: Iterable[Mapping[str, Any]],
     command: str | None,
     repair: Mapping[str, Any] | None = None,
+    datasets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The `ticket` object of a ticket file's header, without local paths."""
     if not isinstance(settings or {}, Mapping) or not all(isinstance(key, str) for key in settings or {}):
@@ -58,6 +59,9 @@ def provenance(
         raise TypeError(f"`results`: expected a list of dicts with dataset, metric and value, got {results!r:.100}")
     if base is not None:
         _check_base(base)
+    datasets = [datasets] if isinstance(datasets, str) else list(datasets)
+    if not all(map(is_repo_id, datasets)):
+        raise TicketError(f"`datasets`: {datasets!r:.100} is not a list of owner/name on the Hub; omit local data")
     record = {
         "base": base,
         "base_revision": base_revision,
@@ -67,6 +71,7 @@ def provenance(
         "results": [check_result(result) for result in results],
         "command": command,
         "repair": dict(repair or {}),
+        "datasets": datasets,
         "versions": versions("huggingface-hub"),
     }
     try:
@@ -75,13 +80,17 @@ def provenance(
         raise TicketError(f"`settings` and `results` hold numbers, strings and lists of them: {error}") from error
 
 
-def _check_base(base: Any) -> None:
+def is_repo_id(name: Any) -> bool:
+    """True for owner/name, as a model or data set on the Hub is called."""
     try:
-        validate_repo_id(base)
-        valid = base.count("/") == 1 and not Path(base).is_absolute()
+        validate_repo_id(name)
+        return name.count("/") == 1 and not Path(name).is_absolute()
     except (HFValidationError, TypeError):
-        valid = False
-    if not valid:
+        return False
+
+
+def _check_base(base: Any) -> None:
+    if not is_repo_id(base):
         raise TicketError(f"`base`: {base!r:.100} is not owner/name on the Hub; omit it for local or random weights")
 
 

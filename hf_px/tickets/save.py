@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,6 +24,7 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .image_processor import processor_file
 from .provenance import overall_sparsity
 from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 
@@ -38,6 +40,7 @@ def save_ticket(ticket: Ticket, directory: str | os.PathLike[str], layout: str, 
     if directory.exists() and not directory.is_dir():
         raise TicketError(f"{directory}: is a file; name a directory")
     check_overwrite(directory, layout)
+    files = processor_file(ticket, directory) | dict(files)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():  # before the card, which shows predictions.png if it exists
@@ -60,11 +63,7 @@ def push_ticket(
 ) -> str:
     """Create the repo if needed and upload the ticket in one commit; returns the commit's URL."""
     contents = checked_contents(ticket, layout)
-    if Path(repo_id).is_dir():
-        raise TicketError(f"{repo_id}: is a local directory; use save_pretrained for it, a repo is owner/name")
-    if repo_id.count("/") != 1:
-        raise TicketError(f"{repo_id}: not the name of a repo, which is owner/name")
-    Source.of(repo_id)
+    check_repo_id(repo_id)
     api = HfApi(token=token, library_name="hf_px", library_version=__version__)
     with hub_errors(repo_id, revision):
         api.create_repo(repo_id, private=private, exist_ok=True)
@@ -73,6 +72,34 @@ def push_ticket(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     overall = overall_sparsity(contents.ticket.get("sparsity"), ticket.mask)
+    files = processor_file(ticket) | dict(files)
+    with staged(contents, layout, repo_id, files) as folder:
+        if _has_edited_card(api, repo_id, revision):
+            warnings.warn(f"{repo_id} has a card that was edited by hand; it is left unchanged", stacklevel=3)
+            (folder / CARD).unlink()
+        with hub_errors(repo_id, revision):
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=folder,
+                revision=revision,
+                delete_patterns=deleted_files(layout),
+                commit_message=commit_message or f"Add a ticket: {overall:.2%} sparse",
+            )
+    return str(commit.commit_url)
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Refuse a name that cannot be a repo's, without the network."""
+    if Path(repo_id).is_dir():
+        raise TicketError(f"{repo_id}: is a local directory; use save_pretrained for it, a repo is owner/name")
+    if repo_id.count("/") != 1:
+        raise TicketError(f"{repo_id}: not the name of a repo, which is owner/name")
+    Source.of(repo_id)
+
+
+@contextmanager
+def staged(contents: Contents, layout: str, repo_id: str, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A temporary folder with all that a push uploads."""
     with tempfile.TemporaryDirectory(prefix="hf-px-push-") as folder:
         try:
             for name, data in files.items():  # before the card, which shows predictions.png if it exists
@@ -80,18 +107,12 @@ def push_ticket(
             write_ticket(Path(folder), contents, layout, repo_id)
         except OSError as error:
             raise disk_error(error) from error
-        if _has_edited_card(api, repo_id, revision):
-            warnings.warn(f"{repo_id} has a card that was edited by hand; it is left unchanged", stacklevel=3)
-            (Path(folder) / CARD).unlink()
-        with hub_errors(repo_id, revision):
-            commit = api.upload_folder(
-                repo_id=repo_id,
-                folder_path=folder,
-                revision=revision,
-                delete_patterns=[name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]],
-                commit_message=commit_message or f"Add a ticket: {overall:.2%} sparse",
-            )
-    return str(commit.commit_url)
+        yield Path(folder)
+
+
+def deleted_files(layout: str) -> list[str]:
+    """Weights of another layout, which a push removes from the repo."""
+    return [name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]]
 
 
 def file_sizes(ticket: Ticket, layout: str) -> dict[str, int]:

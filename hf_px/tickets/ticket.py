@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class Ticket:
                           task, by_class and dense_by_class ({class: value, or None if the test set has none of it})
     command               the exact command line, if one made the ticket
     repair                what a repair did: RepairReport.to_dict()
+    class_names           names of the classes in order, where the model has none or has others
+    datasets              Hub ids of the data that it was pruned and trained with
     model_args            arguments that a timm model was created with, besides its name and num_classes
     """
 
@@ -43,19 +45,24 @@ class Ticket:
         command: str | None = None,
         model_args: Mapping[str, Any] | None = None,
         repair: Mapping[str, Any] | None = None,
+        class_names: Sequence[str] | None = None,
+        datasets: Iterable[str] = (),
     ) -> None:
+        from .class_names import check_class_names
         from .provenance import provenance  # here: loading a ticket does not need it
 
         if not isinstance(model, nn.Module) or not isinstance(mask, Mask):
             types = f"{type(model).__name__} and {type(mask).__name__}"
             raise TypeError(f"Ticket(model, mask): expected a module and a Mask, got {types}")
-        self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair)
+        self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair, datasets)
+        self._class_names = check_class_names(class_names, model)
         model = bare(model, mask)
         mask.check_covers(model)
         self.contents: Contents | None = None  # of the file that the ticket was loaded from
         self._model: nn.Module | None = model
         self._mask: Mask | None = mask
         self._model_args = model_args
+        self.source: Source | None = None  # where the ticket was loaded from
         self._download: dict[str, Any] = {}  # token, cache_dir and local_files_only, also for the base
 
     @classmethod
@@ -71,9 +78,10 @@ class Ticket:
         """Read and check a ticket. From the Hub, only the packed file is downloaded if there is one."""
         download: dict[str, Any] = {"token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
         ticket = cls.__new__(cls)
-        ticket.contents = read_ticket(Source.of(repo_or_dir, revision=revision, **download))
+        ticket.source = Source.of(repo_or_dir, revision=revision, **download)
+        ticket.contents = read_ticket(ticket.source)
         ticket.provenance = ticket.contents.ticket
-        ticket._model = ticket._mask = ticket._model_args = None
+        ticket._model = ticket._mask = ticket._model_args = ticket._class_names = None
         ticket._download = download
         return ticket
 
@@ -95,9 +103,10 @@ class Ticket:
         if self.contents is not None:
             return self.contents.model
         from ..models import architecture  # here: timm and transformers take seconds, and hf-px info needs neither
+        from .class_names import with_class_names
 
         assert self._model is not None
-        return architecture.describe(self._model, self._model_args)
+        return with_class_names(architecture.describe(self._model, self._model_args), self._class_names)
 
     def __repr__(self) -> str:
         scorer = self.provenance.get("scorer")

@@ -41,7 +41,7 @@ from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
 from .loop import scaler_state
-from .match_data import check_runs, images_of_, name_classes_
+from .match_data import check_runs, images_of_, name_classes_, worker_count
 from .plan import Plan, channels_last
 from .publish import check_login, check_repo, command, push, save_run_ticket
 from .resume import check_digests
@@ -252,13 +252,11 @@ class Experiment:
 
     @property
     def workers(self) -> int:
-        """Processes that decode images; none for images so small that sending them costs more."""
+        """Processes that decode images."""
         workers = self.options.data.num_workers
         if workers is not None:
             return workers
-        small = self.images["input_size"][-1] <= 64
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return 0 if small else min(8, cores // self.accelerator.num_processes)
+        return worker_count(self.images["input_size"][-1], self.accelerator.num_processes)
 
     # Work
 
@@ -355,7 +353,7 @@ class Experiment:
             if self.output.bench:
                 results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
             results["bytes"] = save_run_ticket(
-                self.directory, model, mask, results, self.images, self.output.layout, self._gallery(model)
+                self.directory, model, mask, results, self.output.layout, self._gallery(model)
             )
         self.run.finish()
 

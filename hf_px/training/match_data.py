@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,24 +47,36 @@ def name_classes_(model: nn.Module, names: tuple[str, ...]) -> None:
         timm_config["label_names"] = names
 
 
-@torch.no_grad()
 def check_runs(name: str, model: nn.Module, data: Data, task: Task, images: dict[str, Any], plan: Plan) -> None:
     """Run the model on two images of zeros: an error now rather than after pruning."""
-    size, classes = images["input_size"], len(data.classes)
+    size = images["input_size"]
     if task is not CLASSIFICATION and min(size[1:]) < 17:
         raise ValueError(f"`image_size` {min(size[1:])} is too small for a network with output stride 16; at least 17")
-    try:
-        logits = output_tensor(model(channels_last(torch.zeros(2, *size))))
-    except Exception as error:  # any error of a model that cannot take such images
-        raise ValueError(f"{name} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}") from error
-    if logits.shape[1:] != task.answers(classes, *size[1:]):
-        raise ValueError(
-            f"{name} has outputs of shape {tuple(logits.shape[1:])}, {data.name} has {classes} classes; "
-            f"is it for {task.name}?"
-        )
+    check_outputs(name, model, data.name, len(data.classes), task, images)
     parts = plan.processes * plan.accumulation
     if task is not CLASSIFICATION and plan.examples // plan.steps_per_epoch < 2 * parts:
         raise ValueError(
             "BatchNorm of the pooling branch needs at least 2 images per process and part; raise `batch_size` to "
             f"{2 * parts}, or use fewer processes"
         )
+
+
+@torch.no_grad()
+def check_outputs(name: str, model: nn.Module, data: str, classes: int, task: Task, images: Mapping[str, Any]) -> None:
+    """Run the model on two images of zeros, and check the shape of its logits."""
+    size = images["input_size"]
+    try:
+        logits = output_tensor(model(channels_last(torch.zeros(2, *size))))
+    except Exception as error:  # any error of a model that cannot take such images
+        raise ValueError(f"{name} does not run on images of {'x'.join(map(str, size))}: {first_line(error)}") from error
+    if logits.shape[1:] != task.answers(classes, *size[1:]):
+        raise ValueError(
+            f"{name} has outputs of shape {tuple(logits.shape[1:])}, {data} has {classes} classes; "
+            f"is it for {task.name}?"
+        )
+
+
+def worker_count(side: int, processes: int = 1) -> int:
+    """Processes that decode images of this side; none for images so small that sending them costs more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if side <= 64 else min(8, cores // processes)

@@ -18,7 +18,7 @@ from ..core.errors import first_line
 from ..core.files import write_atomic
 from ..core.mask import Mask
 from ..core.shareable import shareable, shareable_command
-from ..models.image_config import PROCESSOR, processor_config
+from ..models.image_config import PROCESSOR
 from ..models.remote import hub_errors
 from ..tickets.card import PREDICTIONS, SPEED
 from ..tickets.directory import Layout
@@ -36,7 +36,6 @@ def save_run_ticket(
     model: nn.Module,
     mask: Mask,
     results: Mapping[str, Any],
-    images: Mapping[str, Any],
     layout: Layout,
     predictions: bytes | None = None,
 ) -> dict[str, int]:
@@ -62,8 +61,6 @@ def save_run_ticket(
         command=results["command"],
         repair=results.get("repair"),
     ).save_pretrained(directory, layout=layout)
-    if hasattr(model, "config"):  # a transformers model does not tell its image size; timm's config does
-        write_atomic(directory / PROCESSOR, (json.dumps(processor_config(images), indent=2) + "\n").encode())
     sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.safetensors"))}
     return sizes | {"dense": sum(t.numel() * t.element_size() for t in model.state_dict().values())}
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from ..core.forward import IGNORE, output_tensor
 from ..data import TestImages, TestPairs, TrainImages, TrainPairs, pair_batches, pruning_batches
@@ -51,7 +52,9 @@ class Task:
         return (classes,) if self is CLASSIFICATION else (classes, height, width)
 
     @torch.no_grad()
-    def evaluate(self, accelerator: Any, model: nn.Module, batches: Any, metric: Any) -> dict[str, Any]:
+    def evaluate(
+        self, accelerator: Any, model: nn.Module, batches: Any, metric: Any, progress: bool = False
+    ) -> dict[str, Any]:
         """{metric: value} and the mean loss; every example of the test set counts once, on one process or many.
 
         `batches` is a DataLoader prepared by accelerate: it pads the last batch of each process, and gather_for_metrics
@@ -59,7 +62,7 @@ class Task:
         """
         model.eval()
         total, labels, examples = 0.0, 0, 0
-        for x, y in batches:
+        for x, y in tqdm(batches, desc="images", unit="batch", disable=not progress, leave=False):
             with accelerator.autocast():
                 logits = output_tensor(model(channels_last(x))).float()
             losses = F.cross_entropy(logits, y, ignore_index=IGNORE if y.dim() > 1 else -100, reduction="none")

@@ -279,7 +279,6 @@ def test_predict_refuses_before_it_fetches(
     Image.open(photo).save(tmp_path / "photo.png")
     for argv, complaint in (
         ((tmp_path / "gone.jpg",), "gone.jpg: no such file"),
-        ((tmp_path,), "is a directory"),
         ((tmp_path / "text.jpg",), "text.jpg: not an image"),
         ((photo, "--output", tmp_path / "x.jpg"), "x.jpg: a PNG is written; name it x.png"),
         ((photo, "--output", tmp_path / "no" / "x.png"), "no directory"),
@@ -330,7 +329,7 @@ def test_what_lies_beside_a_ticket_goes_with_it(
         (made / name).unlink()
 
 
-@pytest.mark.parametrize("command", ["info", "predict", "verify", "push", "convert", "diff"])
+@pytest.mark.parametrize("command", ["info", "predict", "eval", "verify", "push", "convert", "diff"])
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main([command, "--help"])
