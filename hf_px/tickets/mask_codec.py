@@ -7,6 +7,7 @@ import binascii
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +139,31 @@ def _last_set_bit(bits: np.ndarray) -> int:
     """Position of the last set bit; -1 if the last byte has none, which a valid stream never has."""
     found = np.flatnonzero(bits[-8:])
     return len(bits) - min(len(bits), 8) + int(found[-1]) if len(found) else -1
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """The head of a stream, without its version and its checksum."""
+
+    side: int
+    k: int
+    kept: int
+    shape: tuple[int, ...]
+
+
+def split_stream(stream: Tensor) -> tuple[StreamHead, bytes]:
+    """(head, the quotients and remainders) of a stream that `encode` made."""
+    data = tensor_bytes(stream)
+    _, side, k, dims, _, kept = _HEAD.unpack_from(data.data)
+    start = _HEAD.size + 8 * dims
+    shape = struct.unpack(f"<{dims}Q", data[_HEAD.size : start].tobytes())
+    return StreamHead(side, k, kept, shape), data[start:].tobytes()
+
+
+def join_stream(side: int, k: int, crc32: int, kept: int, shape: Sequence[int], body: Tensor) -> Tensor:
+    """A stream from its head and the rest. It is as unchecked as these are: `decode` checks it."""
+    head = _HEAD.pack(VERSION, side, k, len(shape), crc32, kept) + struct.pack(f"<{len(shape)}Q", *shape)
+    return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), body])
 
 
 def mask_to_base64(bits: Tensor) -> str:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.files import write_atomic
 from ..core.mask import Mask
-from .ticket_file import safetensors_chunks
+from .file_parts import safetensors_chunks
 
 FORMAT = "1"
 # metadata keys of save_mask itself: format version, digest of the mask, tensors left out on purpose (a JSON list)

@@ -15,7 +15,7 @@ from ..core.errors import TicketError
 from ..core.mask import Mask
 from ..core.shareable import shareable
 from ..core.versions import versions
-from .ticket_file import canonical_json
+from .file_parts import canonical_json
 
 RESULT_KEYS = {"dataset", "metric", "value", "dense", "split", "task", "dataset_name", "dataset_config", "note"}
 RESULT_KEYS |= {"by_class", "dense_by_class", "warning"}

@@ -1,4 +1,7 @@
-"""A ticket file: θ ⊙ M stored as its kept values and the gaps between them. Format version 1.
+"""A ticket file: θ ⊙ M stored as its kept values and the gaps between them. Format versions 1 and 2.
+
+This is version 1, which dense copies and older tickets have. Packed tickets are now of version 2: the same parts and
+the same hf_px object, but joined in few tensors, as file_parts.py says. Both are read.
 
 A ticket file is a safetensors file: data only, no code. All integers are little-endian; bit j of a bit stream is bit
 j mod 8 (the least significant is bit 0) of byte j div 8. Weights are counted in row-major order.
@@ -51,7 +54,6 @@ import hashlib
 import json
 import math
 import os
-import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,7 +62,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -68,8 +69,19 @@ from ..core.errors import TicketError
 from ..core.files import write_atomic
 from ..core.mask import Mask
 from ..core.shareable import shareable
+from .file_parts import (
+    JOINED,
+    MASK,
+    SEPARATE,
+    VALUES,
+    FileParts,
+    canonical_json,
+    joined_chunks,
+    open_parts,
+    read_index,
+    safetensors_chunks,
+)
 from .mask_codec import (
-    VERSION,
     DecodedMask,
     decode,
     encode,
@@ -83,24 +95,9 @@ from .mask_codec import (
 Unpack = Callable[[DecodedMask, Tensor], Any]
 PACKED = "ticket.safetensors"  # not model.safetensors, which libraries without hf_px would load as random weights
 DENSE = "model.safetensors"
-VALUES, MASK = ":values", ":mask"
 # Memory that a file may ask for: at 99.9 % sparsity tensors are a few hundred times larger than the file, not more,
 # because biases and normalisation stay dense.
 _ROOM, _GROWTH = 64 * 2**20, 1024
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 @dataclass(frozen=True)
@@ -156,6 +153,8 @@ def ticket_file_chunks(contents: Contents) -> Iterator[bytes]:
     masks: dict[str, str] = {}
     # widest dtype first, the order in which safetensors_chunks stores values, so that streams have the same order
     for name in sorted(tensors, key=lambda name: -tensors[name].element_size()) or mask.bits:
+        if name.endswith((VALUES, MASK)) and contents.weights != "dense":
+            raise TicketError(f"{name}: no tensor of a packed ticket may have a name that ends so; rename it")
         if name not in mask.bits or contents.weights == "dense":
             stored[name] = tensors[name]
             crc32[name] = zlib.crc32(tensor_bytes(tensors[name]).data)
@@ -166,13 +165,29 @@ def ticket_file_chunks(contents: Contents) -> Iterator[bytes]:
             values = stored[name + VALUES] = kept_values(tensors[name], bits)
         stream = stored[name + MASK] = encode(bits, values)
         crc32[name] = stored_crc32(stream)
-    yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header_json(contents, crc32, masks)})
+    if contents.weights == "dense":
+        yield from safetensors_chunks(stored, {"format": "pt", "hf_px": header_json(contents, crc32, masks)})
+    else:
+        yield from joined_chunks(stored, _header(contents, crc32, masks))
+
+
+def separate_chunks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """A packed file of version 2 as one of version 1, in pieces; its masks and values are not checked."""
+    path, header = Path(path), read_header(path) or {}
+    with safe_open(path, framework="pt") as file:
+        parts = open_parts(path, file, header)
+        record = {key: value for key, value in header.items() if key != "parts"} | {"version": SEPARATE}
+        stored = {name: parts.get(name) for name in parts.names}
+        yield from safetensors_chunks(stored, {"format": "pt", "hf_px": canonical_json(record)})
 
 
 def header_json(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str]) -> str:
-    """The `hf_px` object of the header as JSON."""
+    """The `hf_px` object of a file of version 1 as JSON."""
+    return canonical_json({"version": SEPARATE} | _header(contents, crc32, masks))
+
+
+def _header(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str, str]) -> dict[str, Any]:
     header = {
-        "version": VERSION,
         "weights": contents.weights,
         "digest": contents.mask.digest(),
         "crc32": "".join(f"{crc32[name]:08x}" for name in sorted(crc32)),
@@ -186,7 +201,7 @@ def header_json(contents: Contents, crc32: Mapping[str, int], masks: Mapping[str
     }
     # an empty list of excluded tensors, too: files without it are of an earlier version
     left_out = {} if contents.mask.excluded is None else {"excluded": list(contents.mask.excluded)}
-    return canonical_json({key: value for key, value in header.items() if value} | left_out)
+    return {key: value for key, value in header.items() if value} | left_out
 
 
 def pair_id(path: str | os.PathLike[str]) -> str:
@@ -195,49 +210,34 @@ def pair_id(path: str | os.PathLike[str]) -> str:
     return hashlib.sha256(str(header.get("crc32")).encode(errors="replace")).hexdigest()
 
 
-def canonical_json(value: Any) -> str:
-    """Compact JSON, the same text for equal values."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def safetensors_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes]:
-    """A safetensors file in pieces. Not safetensors.save, which orders metadata differently in every process."""
-    # widest dtype first, so that each tensor is aligned to its width; otherwise in the order given
-    names = sorted(tensors, key=lambda name: -tensors[name].element_size())
-    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
-    end = 0
-    for name in names:
-        tensor = tensors[name]
-        if tensor.dtype not in _DTYPES:
-            raise TicketError(f"{name}: {tensor.dtype} cannot be stored in a safetensors file; convert it first")
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text)) + text
-    for name in names:
-        yield tensor_bytes(tensors[name]).tobytes()
-
-
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The `hf_px` object in the header of a safetensors file; None if it has none. Reads no tensor."""
+    """The `hf_px` object of a safetensors file, its `version` included; None if it has none. Reads no weights."""
     path = Path(path)
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get("hf_px")
+            header = None if text is None else _parsed(path, text)
+            if header is None or header["version"] == SEPARATE:
+                return header
+            header = read_index(path, file)
     except (SafetensorError, OSError) as error:
         raise TicketError(f"{path}: not a safetensors file, or truncated ({error})") from error
-    if text is None:
-        return None
+    if not isinstance(header, dict) or header.get("weights") == "dense":
+        raise TicketError(f"{path}: its index is not that of a packed ticket; the file is damaged")
+    return header | {"version": JOINED}
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """The hf_px object in the metadata."""
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TicketError(f"{path}: the hf_px object in the header is not JSON ({error})") from error
     if not isinstance(header, dict):
         raise TicketError(f"{path}: hf_px in the header is not a JSON object; the file is damaged")
-    if header.get("version") != VERSION:
+    if header.get("version") not in (SEPARATE, JOINED):
         version = f"{header.get('version')!r:.50}"
-        raise TicketError(f"{path}: ticket format {version}, this hf_px reads {VERSION}; upgrade hf-px")
+        raise TicketError(f"{path}: ticket format {version}, this hf_px reads {SEPARATE} and {JOINED}; upgrade hf-px")
     return header
 
 
@@ -257,13 +257,14 @@ def read_ticket_file(
     _check_header(path, header)
     kind = header["weights"]
     with safe_open(path, framework="pt") as file:
-        names = _in_header_order(path, file.keys())
+        parts = open_parts(path, file, header)
+        names = parts.names
         masked, plain = _masked_and_plain(path, names, kind, header["masks"])
-        streams, tensors, crc32 = _read_masked(path, file, masked, header, unpack if weights else None)
+        streams, tensors, crc32 = _read_masked(path, parts, masked, header, unpack if weights else None)
         if weights or header.get("crc32") is not None:  # also the dense copy: transformers checks no checksums
             for name in plain:
                 with _named(path, name):
-                    tensors[name] = _get_tensor(file, name)
+                    tensors[name] = parts.get(name)
                     crc32[name] = zlib.crc32(tensor_bytes(tensors[name]).data)
             _check_crc32(path, crc32, header.get("crc32"), may_be_absent=kind == "dense")
     _check_tied(path, header, {*masked, *plain}, streams)
@@ -309,7 +310,7 @@ def _check_header(path: Path, header: dict[str, Any]) -> None:
 
 
 def _read_masked(
-    path: Path, file: Any, masked: list[str], header: Mapping[str, Any], unpack: Unpack | None
+    path: Path, parts: FileParts, masked: list[str], header: Mapping[str, Any], unpack: Unpack | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, int]]:
     """({name: stream}, {name: θ ⊙ M}, {name: checksum}) of the masked tensors."""
     kind = header["weights"]
@@ -319,13 +320,13 @@ def _read_masked(
     left = _ROOM + _GROWTH * path.stat().st_size  # bytes that all tensors of this file together may take
     for name in masked:
         with _named(path, name):
-            stream = stream_from_base64(header["masks"][name]) if kind == "dense" else _get_tensor(file, name + MASK)
-            values = _get_tensor(file, name + VALUES) if kind == "packed" else None
+            stream = stream_from_base64(header["masks"][name]) if kind == "dense" else parts.get(name + MASK)
+            values = parts.get(name + VALUES) if kind == "packed" else None
             streams[name] = stream
             width = 1 + (values.element_size() if values is not None else 0)
             decoded = decode(stream, values, limit=left // width)
             left -= math.prod(decoded.shape) * width
-            if kind == "dense" and file.get_slice(name).get_shape() != list(decoded.shape):
+            if kind == "dense" and parts.shape(name) != list(decoded.shape):
                 raise TicketError(f"its mask has shape {decoded.shape}; the file is damaged")
             crc32[name] = decoded.crc32
             if values is not None and unpack is not None:
@@ -344,26 +345,6 @@ def _check_tied(path: Path, header: Mapping[str, Any], names: set[str], masked: 
         isinstance(alias, str) and tied.get(alias) in masked for alias in aliases
     ):
         raise TicketError(f"{path}: aliases in the header are not tied to masked tensors; the file is damaged")
-
-
-def _get_tensor(file: Any, name: str) -> Tensor:
-    dtype = file.get_slice(name).get_dtype()
-    if dtype not in _DTYPES.values():  # safetensors has dtypes that torch lacks
-        raise TicketError(f"dtype {dtype} is not supported; the file is damaged, or from a later hf_px")
-    return file.get_tensor(name)
-
-
-def _in_header_order(path: Path, names: list[str]) -> list[str]:
-    """Names in the order of the header, which is the model's order.
-
-    Not by offset: the values of fully pruned layers are empty and share an offset, and safetensors returns those in
-    a different order every time.
-    """
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        listed = json.loads(file.read(length))  # safe_open has already validated it
-    place = {name: i for i, name in enumerate(listed)}
-    return sorted(names, key=lambda name: place.get(name, -1))
 
 
 @contextmanager

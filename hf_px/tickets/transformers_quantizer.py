@@ -11,7 +11,10 @@ to the functions that need them.
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 import warnings
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,9 @@ from ..core.errors import TicketError
 from ..core.mask import Mask
 from ..models.config_marks import NOT_FOR_TIMM, TICKET
 from ..sparse_training import violations
+from .file_parts import JOINED, MASK, VALUES
 from .mask_codec import decode, mask_to_base64
-from .ticket_file import MASK, PACKED, VALUES, Contents, header_json, read_header, read_ticket_file
+from .ticket_file import PACKED, Contents, header_json, read_header, read_ticket_file, separate_chunks
 
 
 @register_quantization_config(TICKET)
@@ -68,8 +72,25 @@ class TicketQuantizer(HfQuantizer):
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
         self._shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        self._files = checkpoint_files or []
+        self._files = list(checkpoint_files or [])
         self._contents = _read_contents(checkpoint_files)
+        self._loaded = checkpoint_files or []
+        if self._contents is not None and (read_header(self._files[0]) or {})["version"] == JOINED:
+            self._loaded[0] = self._separate_copy(self._files[0])
+
+    def _separate_copy(self, path: str) -> str:
+        """A copy of a joined file with a tensor for each part, in which transformers finds its tensors by name."""
+        from ..models.remote import disk_error
+
+        folder = tempfile.mkdtemp(prefix="hf-px-")
+        self._remove_copy = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # if loading fails, too
+        copy = Path(folder) / PACKED
+        try:
+            with open(copy, "wb") as file:
+                file.writelines(separate_chunks(path))
+        except OSError as error:
+            raise disk_error(error) from error
+        return str(copy)
 
     def get_weight_conversions(self) -> list[WeightConverter]:
         return [WeightConverter([VALUES, MASK], "", operations=[_Unpack(self)])]
@@ -92,7 +113,9 @@ class TicketQuantizer(HfQuantizer):
             for step in getattr(model, "_weight_conversions", None) or []
             if not any(isinstance(op, _Unpack) for op in getattr(step, "operations", ()))
         ]
-        _check_names(model, self._files, self._contents)
+        _check_names(model, self._files, self._loaded, self._contents)
+        if self._loaded != self._files:
+            self._remove_copy()
         new_head = self._replace_head_(model)
         bits = dict(self._unpacked)
         if self._contents is not None:
@@ -249,15 +272,17 @@ def _read_contents(files: list[str] | None) -> Contents | None:
     return read_ticket_file(files[0], weights=False)
 
 
-def _check_names(model: PreTrainedModel, files: list[str], contents: Contents | None) -> None:
+def _check_names(model: PreTrainedModel, files: list[str], loaded: list[str], contents: Contents | None) -> None:
     """Refuse a file that lacks tensors of the saved model class; transformers would initialise them at random.
+
+    `loaded` are the files that transformers has read, which may be copies.
 
     For another class that is right: its head is new.
     """
     if type(model).__name__ not in (model.config.architectures or ()):
         return
     stored = set(contents.tied) if contents is not None else set()
-    for path in files:
+    for path in loaded:
         if Path(path).suffix != ".safetensors":
             return
         with safe_open(path, framework="pt") as file:

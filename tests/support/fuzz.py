@@ -14,6 +14,7 @@ import argparse
 import base64
 import copy
 import json
+import math
 import os
 import random
 import resource
@@ -41,7 +42,7 @@ import hf_px
 from hf_px.core.errors import TicketError
 from hf_px.core.mask import Mask
 from hf_px.models.networks import resnet20
-from hf_px.tickets import mask_codec
+from hf_px.tickets import mask_codec, ticket_file
 from hf_px.tickets.transformers_quantizer import mask_of
 
 PACKED, DENSE, CONFIG = "ticket.safetensors", "model.safetensors", "config.json"
@@ -110,8 +111,11 @@ def homes(revision: str | None, base: Path | None = None) -> list[Home]:
                 files = {
                     p.name: p.read_bytes() for p in Path(folder).iterdir() if p.suffix in (".safetensors", ".json")
                 }
+                older = b"".join(ticket_file.separate_chunks(f"{folder}/{PACKED}")) if PACKED in files else b""
             state = {name: t.clone() for name, t in model.state_dict().items()}
             made.append(Home(kind, layout, files, mask, state))
+            if layout in ("packed", "mask-only"):  # of version 1, too
+                made.append(Home(kind, layout, files | {PACKED: older}, mask, state))
     return made
 
 
@@ -128,9 +132,18 @@ def write_base(model: torch.nn.Module, folder: Path) -> None:
 class Parts:
     metadata: dict[str, Any]
     tensors: dict[str, list[Any]]  # name → [dtype, shape, bytes]
+    joined: bool = False  # in the file: of version 2. Here the tensors are those of version 1 all the same
 
     @classmethod
     def of(cls, data: bytes) -> Parts:
+        parts = cls.stored(data)
+        if parts.header["version"] == 2:
+            parts.separate()
+        return parts
+
+    @classmethod
+    def stored(cls, data: bytes) -> Parts:
+        """As they lie in the file."""
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
         metadata = header.pop("__metadata__")
@@ -142,8 +155,67 @@ class Parts:
     def header(self) -> dict[str, Any]:
         return self.metadata["hf_px"]
 
+    def separate(self) -> None:
+        header = json.loads(zlib.decompress(self.tensors["index"][2]))
+        crc, at, tensors = header["crc32"], dict.fromkeys(self.tensors, 0), {}
+        rows = header.pop("parts")
+        names = sorted(row[0] for row in rows)
+
+        def take(column: str, count: int) -> bytes:
+            (side,), data = self.tensors[column][1:]
+            width, start = len(data) // max(side, 1), at[column]
+            at[column] += width * count
+            return data[start : at[column]]
+
+        for name, dtype, shape, *numbers in rows:
+            if not numbers:
+                tensors[name] = [dtype, shape, take(dtype, math.prod(shape))]
+                continue
+            side, k, kept, length = numbers
+            if dtype:
+                tensors[f"{name}:values"] = [dtype, [kept], take(dtype, kept)]
+            own = int(crc[8 * names.index(name) :][:8], 16)
+            stream = struct.pack(f"<BBBBIQ{len(shape)}Q", 1, side, k, len(shape), own, kept, *shape)
+            stream += take("masks", length)
+            tensors[f"{name}:mask"] = ["U8", [len(stream)], stream]
+        self.metadata["hf_px"], self.tensors, self.joined = header, tensors, True
+
+    def join(self, hf_px: str | None) -> Parts:
+        """As version 2 stores them; a stream without a complete head is an entry of another length."""
+        rows: list[Any] = []
+        columns: dict[str, list[Any]] = {}
+        masks = b""
+
+        def put(dtype: str, count: int, data: bytes) -> None:
+            column = columns.setdefault(dtype, [dtype, [0], b""])
+            column[1:] = [[column[1][0] + count], column[2] + data]
+
+        for part, (dtype, shape, data) in self.tensors.items():
+            name = part.removesuffix(":mask")
+            values = self.tensors.get(f"{name}:values")
+            if part != name:
+                dims = data[3] if len(data) > 3 else 0
+                start = 16 + 8 * dims
+                row = [name, values and values[0], data.hex()]
+                if len(data) >= start:
+                    (kept,), sides = struct.unpack_from("<Q", data, 8), struct.unpack_from(f"<{dims}Q", data, 16)
+                    row[2:] = [list(sides), data[1], data[2], kept, len(data) - start]
+                rows.append(row)
+                masks += data[start:]
+                if values:
+                    put(values[0], math.prod(values[1]), values[2])
+            elif f"{name.removesuffix(':values')}:mask" not in self.tensors:
+                rows.append([name, dtype, shape])
+                put(dtype, math.prod(shape), data)
+        text = json.dumps(self.header | {"parts": rows}) if hf_px is None else hf_px
+        index = zlib.compress(text.encode("utf-8", "surrogatepass"))
+        columns |= {"masks": ["U8", [len(masks)], masks], "index": ["U8", [len(index)], index]}
+        return Parts(self.metadata | {"hf_px": {"version": 2}}, columns)
+
     def file(self, text: Callable[[str], str] = lambda text: text, hf_px: str | None = None) -> bytes:
         """The file; `text` has the last word on its header."""
+        if self.joined:
+            return self.join(hf_px).file(text)
         record = json.dumps(self.header) if hf_px is None else hf_px
         header: dict[str, Any] = {"__metadata__": {**self.metadata, "hf_px": record}}
         end = 0
@@ -479,6 +551,51 @@ def damaged_text(rng: random.Random, case: Case) -> None:
     chosen = rng.choice(options)
     case.files[main_file(case)] = parts.file(hf_px=chosen)
     case.what = f"the hf_px object is {chosen[:30]}…{chosen[-30:]}"
+
+
+def bomb(rng: random.Random) -> bytes:
+    """A little that inflates to very much."""
+    squeeze = zlib.compressobj(9)
+    piece = rng.choice([b" ", b"[", b"[],", b"0"]) * 2**20
+    start = rng.choice([b"", b'{"parts":['])
+    return squeeze.compress(start) + b"".join(squeeze.compress(piece) for _ in range(64)) + squeeze.flush()
+
+
+@shaped
+def damaged_index(rng: random.Random, case: Case) -> None:
+    """The index of version 2: its entries, its zlib stream, the tensors that it lists."""
+    parts = Parts.stored(case.files[main_file(case)])
+    if parts.header["version"] != 2:
+        return damaged_record(rng, case)
+    how, index = rng.randrange(8), parts.tensors["index"][2]
+    if how < 4:
+        tree = json.loads(zlib.decompress(index))
+        if how == 0:
+            rows = tree["parts"]
+            rows.insert(rng.randrange(len(rows)), copy.deepcopy(rng.choice(rows)))
+            where = "an entry twice"
+        else:
+            where = change(rng, tree["parts"])
+        index = zlib.compress(json.dumps(tree).encode("utf-8", "surrogatepass"))
+    elif how == 4:
+        where, index = "a bomb", bomb(rng)
+        case.refused = True
+    elif how == 5:
+        at = rng.randrange(len(index))
+        where, index = "not a zlib stream", rng.choice([b"", index[:at], index + b"x", index[:at] + b"\0" + index[at:]])
+    elif how == 6:
+        column = rng.choice(sorted(parts.tensors))
+        parts.tensors[rng.choice(["F32", "F16", "I64", "x", ""])] = parts.tensors.pop(column)
+        where = f"{column} renamed"
+    else:
+        column = rng.choice(sorted(parts.tensors))
+        data = parts.tensors[column][2] + rng.choice([b"\0" * 8, b""])
+        parts.tensors[column] = [rng.choice(["U8", "F32", "F16", "I64"]), [len(data)], data]
+        where = f"{column} with another dtype or size"
+    if how < 6:
+        parts.tensors["index"] = ["U8", [len(index)], index]
+    case.files[main_file(case)] = parts.file()
+    case.forged, case.what = True, f"the index: {where} ({how})"
 
 
 @shaped

@@ -1,4 +1,4 @@
-"""A second reader of ticket files, written from the specification that opens hf_px/tickets/ticket_file.py alone.
+"""A second reader of ticket files, written from the specifications that open ticket_file.py and file_parts.py alone.
 
 Slow and plain: one bit at a time, the standard library only, so that it can be read beside the specification and shares
 no code, no array library and no mistake with the reader that users get.
@@ -57,6 +57,39 @@ def safetensors(data: bytes) -> tuple[dict[str, str], dict[str, Stored]]:
         start, end = entry["data_offsets"]
         tensors[name] = Stored(entry["dtype"], entry["shape"], body[start:end])
     return metadata, tensors
+
+
+def separated(tensors: dict[str, Stored]) -> tuple[dict, dict[str, Stored]]:
+    """(hf_px object, tensors as version 1 stores them) of version 2."""
+    inflated = zlib.decompress(tensors["index"].data)
+    assert len(inflated) <= 16 * 2**20
+    header = json.loads(inflated)
+    rows = header.pop("parts")
+    place = {name: i for i, name in enumerate(sorted(row[0] for row in rows))}
+    at = dict.fromkeys(tensors, 0)
+    found: dict[str, Stored] = {}
+
+    def take(column: str, size: int) -> bytes:
+        start = at[column]
+        at[column] += size
+        return tensors[column].data[start : start + size]
+
+    for column, tensor in tensors.items():
+        assert tensor.dtype == ("U8" if column in ("masks", "index") else column) and len(tensor.shape) == 1
+    for row in rows:
+        name, dtype, shape = row[:3]
+        if len(row) == 3:
+            found[name] = Stored(dtype, shape, take(dtype, WIDTH[dtype] * math.prod(shape)))
+            continue
+        side, k, kept, length = row[3:]
+        if dtype is not None:
+            found[name + ":values"] = Stored(dtype, [kept], take(dtype, WIDTH[dtype] * kept))
+        crc = header["crc32"][8 * place[name] : 8 * place[name] + 8]
+        head = bytes([1, side, k, len(shape)]) + bytes.fromhex(crc)[::-1] + struct.pack("<Q", kept)
+        data = head + b"".join(struct.pack("<Q", d) for d in shape) + take("masks", length)
+        found[name + ":mask"] = Stored("U8", [len(data)], data)
+    assert all(at[column] == len(tensors[column].data) for column in tensors if column != "index")
+    return header, found
 
 
 def bit(data: bytes, j: int) -> int:
@@ -133,7 +166,10 @@ def read(path: str | Path) -> Ticket:
     metadata, stored = safetensors(Path(path).read_bytes())
     assert metadata["format"] == "pt"
     header = json.loads(metadata["hf_px"])
-    assert header["version"] == 1
+    assert header["version"] in (1, 2)
+    if header["version"] == 2:
+        header, stored = separated(stored)
+        assert header["weights"] != "dense"
     masks, weights, crc = {}, {}, {}
     if header["weights"] == "dense":
         masks = {name: stream(base64.b64decode(text)) for name, text in header.get("masks", {}).items()}
