@@ -131,14 +131,7 @@ def prune_command(args: argparse.Namespace) -> None:
         print(table)
         work = f"{config.rounds} round{'s' * (config.total_rounds > 1)} in {seconds:.1f} s"
         print(f"\n{config.scorer} on {args.model}: {work}, peak memory {memory / 2**20:,.0f} MiB")
-        if report is None and loaded.trained:
-            print("the kept weights were not repaired: train them, or name images with --data to repair by")
-        if report is not None:
-            before, after = report.mean_error
-            print(
-                f"repaired by {report.images} images: error of a layer's output, mean over layers, {before:.1%} before "
-                f"and {after:.1%} after"
-            )
+        _print_repair(report, loaded.trained)
     if args.output:
         settings = _settings(args, config)
         _write_record(args.output, settings, mask, table, seconds, memory, report)
@@ -147,6 +140,17 @@ def prune_command(args: argparse.Namespace) -> None:
         print(describe_sizes(sizes_on_disk(args.output)))
     elif not args.quiet:
         print("nothing was saved: add --output DIR to write the ticket and its mask")
+
+
+def _print_repair(report: RepairReport | None, trained: bool) -> None:
+    if report is not None:
+        before, after = report.mean_error
+        print(
+            f"repaired by {report.images} images: error of a layer's output, mean over layers, {before:.1%} before "
+            f"and {after:.1%} after"
+        )
+    elif trained:
+        print("the kept weights were not repaired: train them, or name images with --data to repair by")
 
 
 def _checked(args: argparse.Namespace) -> PruneConfig:

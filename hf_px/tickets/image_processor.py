@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 
 from ..core.errors import TicketError
@@ -51,7 +52,7 @@ def _of_origin(model: nn.Module) -> dict[str, bytes]:
     name = getattr(model, "name_or_path", "")
     if not isinstance(name, str) or not name:
         return {}
-    with contextlib.suppress(TicketError, OSError):
+    with contextlib.suppress(TicketError, OSError, HFValidationError):  # a directory may be gone since
         return _read(Source.of(name, local_files_only=True))
     return {}
 

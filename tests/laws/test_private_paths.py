@@ -29,6 +29,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 import hf_px
 import hf_px.training.experiment
 from hf_px.cli import main as command
+from hf_px.tickets.ticket_file import PACKED, separate_chunks
 from hf_px.training.resume import FOLDER, read_local
 
 ODD = ("zqhost", "zqhome", "zquser", "zqproject", "zqvault", "zqclinic", "zqsecret")
@@ -229,6 +230,7 @@ def test_a_ticket_and_a_run_of_an_older_version_are_cleaned_as_they_are_pushed(
 ) -> None:
     old = vault / "old"
     hf_px.Ticket(*timm_ticket(), scorer="random", settings={"data": "DATA"}).save_pretrained(old)
+    (old / PACKED).write_bytes(b"".join(separate_chunks(old / PACKED)))  # the older format, whose header is plain text
     for path in old.glob("*.safetensors"):
         _in_header(path, "DATA", str(vault / "scans"))
     (old / "results.json").write_text(json.dumps({"settings": {"data": str(vault / "scans")}, "results": {}}))

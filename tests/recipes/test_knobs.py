@@ -461,7 +461,9 @@ def test_a_finished_run_launched_again_reports_and_does_not_train(run: Run, caps
         (place / "checkpoints").mkdir()  # killed after its last word, before they were removed
         run("run", "--layout", "packed", *more)
         assert not (place / "checkpoints").exists()
-        assert capsys.readouterr().out == recorded[recorded.index("\ndigits") :] and outcome(place, ()) == first
+        again, table = capsys.readouterr().out, recorded[recorded.index("\ndigits") : recorded.index("wrote ")]
+        assert again.startswith(table) and "finished before" in again and "wrote " not in again
+        assert outcome(place, ()) == first
     monkeypatch.undo()
     with pytest.raises(ValueError, match="holds another run: layout was 'packed', now 'dense'"):
         run("run", "--layout", "dense")

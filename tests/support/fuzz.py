@@ -109,7 +109,9 @@ def homes(revision: str | None, base: Path | None = None) -> list[Home]:
                 )
                 ticket.save_pretrained(folder, layout=layout)
                 files = {
-                    p.name: p.read_bytes() for p in Path(folder).iterdir() if p.suffix in (".safetensors", ".json")
+                    p.name: p.read_bytes()
+                    for p in Path(folder).iterdir()
+                    if p.suffix == ".safetensors" or p.name == CONFIG
                 }
                 older = b"".join(ticket_file.separate_chunks(f"{folder}/{PACKED}")) if PACKED in files else b""
             state = {name: t.clone() for name, t in model.state_dict().items()}

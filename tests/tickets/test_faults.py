@@ -32,6 +32,12 @@ from hf_px.core.errors import TicketError
 
 X = "alice/x"
 FILES = {"README.md", "config.json", "density.svg"}
+
+
+def files_of(ticket: hf_px.Ticket) -> set[str]:
+    return FILES | ({"preprocessor_config.json"} if "model_type" in ticket.model_record() else set())
+
+
 WEIGHTS = {
     "both": {"ticket.safetensors", "model.safetensors"},
     "packed": {"ticket.safetensors"},
@@ -510,7 +516,7 @@ def states(before: hf_px.Ticket | None, old: str, after: hf_px.Ticket, new: str,
         found.setdefault(digest(copy), copy)
     assert len(list(left.glob(".*"))) >= 6
     after.save_pretrained(left, layout=new)
-    assert set(os.listdir(left)) == WEIGHTS[new] | FILES
+    assert set(os.listdir(left)) == WEIGHTS[new] | files_of(after)
     return list(found.values())
 
 
@@ -648,7 +654,7 @@ def test_killed_at_any_moment(tmp_path, other, layout, kills):
         os.kill(pid, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
         left = {path.name for path in home.iterdir()}
-        inside += left != WEIGHTS[layout] | FILES
+        inside += left != WEIGHTS[layout] | files_of(tickets[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             found = hf_px.Ticket.from_pretrained(home)
@@ -660,4 +666,4 @@ def test_killed_at_any_moment(tmp_path, other, layout, kills):
         assert any(outputs(model) == pytest.approx(outputs(one.to_model()), abs=1e-5) for one in tickets)
     assert inside > kills / 4  # else nothing was tried
     tickets[1].save_pretrained(home, layout=layout)
-    assert {path.name for path in home.iterdir()} == WEIGHTS[layout] | FILES
+    assert {path.name for path in home.iterdir()} == WEIGHTS[layout] | files_of(tickets[1])
