@@ -38,6 +38,8 @@ def processor_file(ticket: Ticket, directory: Path | None = None) -> dict[str, b
         except TicketError as error:  # the network may be gone since the weights came
             warnings.warn(f"the image processor is not saved: {error}", stacklevel=4)
             return {}
+        except HFValidationError:  # so may the directory: its name is no repo's
+            pass
     model = ticket.to_model()
     if not hasattr(model, "image_config") and not hasattr(model, "timm_model"):
         if found := _of_origin(model):

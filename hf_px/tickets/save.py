@@ -43,6 +43,8 @@ def save_ticket(ticket: Ticket, directory: str | os.PathLike[str], layout: str, 
     files = processor_file(ticket, directory) | dict(files)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.glob(".*.json.*.tmp"):  # of a save that was killed
+            leftover.unlink(missing_ok=True)
         for name, data in files.items():  # before the card, which shows predictions.png if it exists
             write_atomic(directory / name, data)
         write_ticket(directory, contents, layout)
