@@ -181,7 +181,7 @@ def newest(experiment: Experiment) -> tuple[int, hf_px.Mask, nn.Module]:
 def record_round(experiment: Experiment, t: int, name: str, mask: hf_px.Mask) -> None:
     """Write the metrics of the training after t rounds to results.json."""
     last = experiment.run.results["history"][name][-1]
-    metrics = {key.removeprefix("test_"): value for key, value in last.items() if key.startswith("test_")}
+    metrics = {key.partition("_")[2]: last[key] for key in last if key.startswith(("test_", "val_"))}
     row = {"round": t, "sparsity": mask.sparsity, "kept": mask.kept, **metrics}
     experiment.run.results["rounds"] = [*experiment.run.results.get("rounds", [])[:t], row]
     metric = experiment.task.headline

@@ -20,13 +20,23 @@ from ..core.head import head_of
 LAMBDAS = tuple(10.0**power for power in range(-6, 3))  # in units of the mean eigenvalue of the features' covariance
 
 
-def with_ridge_head(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], classes: int) -> nn.Module:
-    """A copy of the model with statistics and head fitted to these images; use its accuracy, not its probabilities."""
+def with_ridge_head(
+    model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], classes: int, *, as_logits: bool = False
+) -> nn.Module:
+    """A copy of the model with statistics and head fitted to these images; use its accuracy, not its probabilities.
+
+    `as_logits` multiplies the head by the factor that gives held-out images the smallest cross-entropy, so that its
+    outputs are logits, to train on from.
+    """
     model = copy.deepcopy(model)
-    head = _linear_head(model, classes)
+    head = linear_head(model, classes)
     recalibrate_(model, (x for x, _ in batches))
     features, labels = _features(model, head, batches), torch.cat([y for _, y in batches])
-    weight, bias = ridge(features, nn.functional.one_hot(labels, classes).double(), intercept=head.bias is not None)
+    intercept = head.bias is not None
+    weight, bias = ridge(features, nn.functional.one_hot(labels, classes).double(), intercept=intercept)
+    if as_logits:
+        factor = _logit_scale(features, labels, classes, intercept)
+        weight, bias = factor * weight, factor * bias
     with torch.no_grad():
         head.weight.copy_(weight)
         if head.bias is not None:
@@ -45,6 +55,18 @@ def ridge(x: Tensor, y: Tensor, *, intercept: bool = True, lambdas: Sequence[flo
         # among equals the largest λ, which gives the simplest map
         best = max(zip(right, lambdas))[1]
     return _solutions(x, y, [best], intercept)[0]
+
+
+def _logit_scale(x: Tensor, labels: Tensor, classes: int, intercept: bool) -> float:
+    """argmin_s CE(s · (W x + b), y) on the held-out fifth, s in [1, 128]."""
+    held = torch.arange(len(x)) % 5 == 4
+    if not held.any():
+        return 1.0
+    weight, bias = ridge(x[~held], nn.functional.one_hot(labels[~held], classes).double(), intercept=intercept)
+    outputs = x[held] @ weight.mT + bias
+    factors = 2.0 ** torch.arange(0, 7.25, 0.25)
+    losses = [float(nn.functional.cross_entropy(factor * outputs, labels[held])) for factor in factors]
+    return float(factors[min(range(len(losses)), key=losses.__getitem__)])
 
 
 def _solutions(x: Tensor, y: Tensor, lambdas: Sequence[float], intercept: bool) -> list[tuple[Tensor, Tensor]]:
@@ -78,7 +100,7 @@ def recalibrate_(model: nn.Module, images: Iterable[Tensor]) -> None:
         norm.momentum = momentum
 
 
-def _linear_head(model: nn.Module, classes: int) -> nn.Linear:
+def linear_head(model: nn.Module, classes: int) -> nn.Linear:
     named = head_of(model)
     head = model.get_submodule(named[0].rpartition(".")[0]) if len(named) == 1 else None
     if not isinstance(head, nn.Linear) or head.out_features != classes:

@@ -102,9 +102,17 @@ def _image_columns(dataset: Any) -> list[str]:
 
 
 def find_test_split(
-    parts: Mapping[str, Any], given: str | None, train: str, labelled: Callable[[str], bool], preset: Preset | None
+    parts: Mapping[str, Any],
+    given: str | None,
+    train: str,
+    labelled: Callable[[str], bool],
+    preset: Preset | None,
+    needed: bool = True,
 ) -> str:
-    """The split given, else that of the preset, else the first of test, validation, valid, val that has labels."""
+    """The split given, else that of the preset, else the first of test, validation, valid, val that has labels.
+
+    An empty name if there is none and none is needed.
+    """
     choices = [name for name in parts if name != train]
     has = f"it has {', '.join(parts)}"
     if given is not None:
@@ -117,6 +125,8 @@ def find_test_split(
     for name in usual:
         if name in choices and labelled(name):
             return name
+    if not needed:
+        return ""
     raise ValueError(f"no test split with labels: none of {', '.join(TEST_SPLITS)}; {has}: set `test_split`")
 
 

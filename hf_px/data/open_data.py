@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from ..core.forward import IGNORE
 from .class_folders import check_class_folders
@@ -28,8 +28,10 @@ from .presets import Preset, TaskName, preset_of
 from .segmentation.folders import FOLDER_LAYOUTS, SplitFolders, read_class_names, split_folders
 from .segmentation.pairs import OpenColumn, OpenFiles, Pairs
 from .source import NOISE, check_source, id_and_title, load_splits, on_disk
+from .split_names import with_slices
 
 S = TypeVar("S", Split, Pairs)
+Needs = Literal["yes", "if any", "no"]  # whether a test split is needed
 
 HAS = {"classification": "one label per image", "segmentation": "a label map per image"}
 NEEDS = {
@@ -61,15 +63,17 @@ def open_data(
     revision: str | None = None,
     token: str | bool | None = None,
     need_test: bool = True,
+    test_optional: bool = False,
     need_train: bool = True,
     task: TaskName = "classification",
     num_classes: int | None = None,
 ) -> Data:
     """Find columns and splits, read and check all labels or label maps; of the images only the first is decoded.
 
-    `config`, `revision` and `token` are for the Hub. `need_test=False` leaves `test` empty, for pruning only. With
-    `need_train=False`, to evaluate only, `train` is the test split too; a single split serves, whatever its name.
-    `num_classes` is for label maps whose classes have no names; other data have their own number.
+    `config`, `revision` and `token` are for the Hub. `need_test=False` leaves `test` empty, for pruning only, and
+    `test_optional` does where there is none. Splits may be slices, `train[80%:]`. With `need_train=False`, to evaluate
+    only, `train` is the test split too; a single split serves, whatever its name. `num_classes` is for label maps
+    whose classes have no names; other data have their own number.
     """
     check_source(source)
     preset = preset_of(source)
@@ -92,17 +96,20 @@ def open_data(
         parts = _folders(path, task) or load_splits(
             source, preset, path, config, revision, token, named, _layout_hint(path, task)
         )
+        parts, train = with_slices(parts, given.train, given.test, train_split is None)
+        given = given._replace(train=train)
         if not need_train:
             given = given._replace(train=_split_to_evaluate(parts, given, preset, task))
         if given.train not in parts:
             has = f"it has {', '.join(parts)}"
             raise ValueError(f"no split {given.train!r}; {has}: set `train_split` to the training split")
+        needs: Needs = "no" if not (need_test and need_train) else "if any" if test_optional else "yes"
         if task == "segmentation":
-            opened = _open_pairs(parts, given, preset, path, num_classes, need_test and need_train)
+            opened = _open_pairs(parts, given, preset, path, num_classes, needs)
         else:
             if path and path.is_dir() and not label_column:
                 check_class_folders(path, parts[given.train])
-            opened = _open_labels(parts, given, preset, need_test and need_train)
+            opened = _open_labels(parts, given, preset, needs)
         if not need_train:
             opened = opened._replace(test=opened.train, test_split=given.train)
     except ValueError as error:
@@ -157,21 +164,22 @@ def _split_to_evaluate(parts: Mapping[str, Any], given: Selection, preset: Prese
     return find_test_split(parts, given.test, "", labelled, preset)
 
 
-def _open_labels(parts: Mapping[str, Any], given: Selection, preset: Preset | None, need_test: bool) -> Opened:
+def _open_labels(parts: Mapping[str, Any], given: Selection, preset: Preset | None, needs: Needs) -> Opened:
     train = parts[given.train]
     images = find_image_column(train, given.image, preset)
     labels = find_label_column(train, given.label, preset)
     wanted = {given.train: read_labels(train, labels, given.train)}
     test_name = ""
-    if need_test:
+    if needs != "no":
         test_name = find_test_split(
-            parts, given.test, given.train, lambda name: has_labels(parts[name], labels), preset
+            parts, given.test, given.train, lambda name: has_labels(parts[name], labels), preset, needs == "yes"
         )
+    if test_name:
         find_image_column(parts[test_name], images, None)
         wanted[test_name] = read_labels(parts[test_name], labels, test_name)
     numbers, classes = number_labels(wanted, preset)
     splits = [Split(numbers[name], ReadColumn(parts[name], images)) for name in wanted]
-    test = splits[1] if need_test else Split(numbers[given.train][:0], ReadColumn(train, images))
+    test = splits[1] if test_name else Split(numbers[given.train][:0], ReadColumn(train, images))
     return Opened(classes, splits[0], test, test_name)
 
 
@@ -181,7 +189,7 @@ def _open_pairs(
     preset: Preset | None,
     path: Path | None,
     num_classes: int | None,
-    need_test: bool,
+    needs: Needs,
 ) -> Opened:
     """From folders, or from two columns."""
     train = parts[given.train]
@@ -213,9 +221,11 @@ def _open_pairs(
             raise ValueError(f"split {name!r}: {why}")
         return opened
 
-    test_name = find_test_split(parts, given.test, given.train, labelled, preset) if need_test else ""
+    test_name = ""
+    if needs != "no":
+        test_name = find_test_split(parts, given.test, given.train, labelled, preset, needs == "yes")
     train_pairs = pairs(given.train)
-    test_pairs = pairs(test_name) if need_test else Pairs(OpenFiles([]), OpenFiles([]))
+    test_pairs = pairs(test_name) if test_name else Pairs(OpenFiles([]), OpenFiles([]))
     return Opened(
         _classes([train_pairs, test_pairs], read_class_names(path) if path else None, num_classes, preset),
         train_pairs,

@@ -58,6 +58,17 @@ def some_of(labels: Tensor, count: int, seed: int = 0) -> Tensor:
     return order[place[order].sort(stable=True).indices[:count]].sort().values
 
 
+def held_out(labels: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """(rest, held): indices, `share` of each class held out, drawn by `seed`; a class with one example keeps it."""
+    generator = torch.Generator().manual_seed(seed)
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        members = (labels == label).nonzero().view(-1)
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        held[members[torch.randperm(len(members), generator=generator)[:count]]] = True
+    return (~held).nonzero().view(-1), held.nonzero().view(-1)
+
+
 def batches_of(images: Tensor, labels: Tensor, batch_size: int) -> list[tuple[Tensor, Tensor]]:
     """ceil(n / batch_size) batches of equal size up to one: BatchNorm cannot normalise a last batch of one image."""
     if batch_size < 1:

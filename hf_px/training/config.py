@@ -9,16 +9,18 @@ import bisect
 import dataclasses
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from ..core.options import at_least, option
 from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS, PruneConfig
 from ..refit.options import RepairOptions
 from ..tickets.directory import Layout
+from .defaults import RATES, SETTINGS, by_kind, kind_of_weights, rates_by_kind
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
 ScheduleName = Literal["step", "cosine", "constant"]
+HELD_OUT = 0.2  # of data without a test split
 
 
 @dataclass
@@ -39,6 +41,13 @@ class ModelOptions:
         None, "load trained weights; false: draw random ones (default: as the name of the model implies)", type=bool
     )
     revision: str | None = option(None, "commit, branch or tag of a model on the Hub", type=str)
+    head: Literal["ridge", "random"] | None = option(
+        None,
+        "how a head that the model came without starts: ridge, the linear classifier on the model's features in closed "
+        "form, or random (default: ridge on trained weights)",
+        type=str,
+        choices=("ridge", "random"),
+    )
     num_classes: int | None = option(
         None, "expected number of classes, an error if the data has another (default: that of the data)", type=int
     )
@@ -59,7 +68,15 @@ class DataOptions:
     train_images: int | None = option(
         None, "use this many training images, the same number of each class, drawn by the seed (default: all)", type=int
     )
-    test_split: str | None = option(None, "split to test on (default: test or validation)", type=str)
+    test_split: str | None = option(
+        None, "split to test on, or a part of one, for example 'train[80%:]' (default: test or validation)", type=str
+    )
+    val_fraction: float | None = option(
+        None,
+        "part of the training images to hold out, the same of each class, to choose the best epoch by (default: 0; "
+        f"{HELD_OUT:g} for data without a test split, which is then tested on these images)",
+        type=float,
+    )
     test_images: int | None = option(
         None,
         "use this many test images, the same number of each class and the same ones for every seed (default: all)",
@@ -85,16 +102,38 @@ class DataOptions:
         names = ("image_size", "train_images", "test_images", "per_class", "prune_batch_size")
         at_least(1, **{name: getattr(self, name) for name in names})
         at_least(0, num_workers=self.num_workers, ridge_per_class=self.ridge_per_class)
+        _fraction(val_fraction=self.val_fraction)
 
 
 @dataclass
 class TrainingOptions:
-    epochs: int = option(12, "passes over the training images")
-    batch_size: int = option(128, "images of one step, over all processes and accumulated parts")
-    optimizer: OptimizerName = option(
-        "sgd", "SGD with momentum, SGD with Nesterov momentum, or AdamW", choices=get_args(OptimizerName)
+    """Where the default depends on the kind of weights (defaults.py), a value is None until `for_weights`."""
+
+    epochs: int = option(None, f"passes over the training images (default: {by_kind('epochs')})", type=int)
+    batch_size: int = option(
+        None,
+        f"images of one step, over all processes and accumulated parts (default: {by_kind('batch_size')})",
+        type=int,
     )
-    lr: float = option(0.1, "learning rate")
+    optimizer: OptimizerName = option(
+        None,
+        f"SGD with momentum, SGD with Nesterov momentum, or AdamW (default: {by_kind('optimizer')})",
+        type=str,
+        choices=get_args(OptimizerName),
+    )
+    lr: float = option(None, f"learning rate (default: {rates_by_kind()})", type=float)
+    head_lr: float | None = option(
+        None,
+        "learning rate of a head that the model came without (default: --lr, or with trained weights "
+        f"{SETTINGS['trained']['head_factor']} times the default of --lr)",
+        type=float,
+    )
+    keep: Literal["last", "best"] | None = option(
+        None,
+        "keep the weights of the last epoch, or of the best by the images held out (default: best if there are any)",
+        type=str,
+        choices=("last", "best"),
+    )
     lr_schedule: ScheduleName | None = option(
         None,
         "cosine to 0, steps at --lr-drops, or constant (default: step if there are drops, else cosine)",
@@ -103,11 +142,19 @@ class TrainingOptions:
     )
     lr_drops: list[float] = option([], "epochs at which the learning rate drops, for example 80 120", type=float)
     lr_drop_factor: float = option(0.1, "factor of each drop")
-    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0")
+    warmup_epochs: float = option(
+        None,
+        f"epochs of linear warm-up from 0 (default: 0, or {SETTINGS['trained']['warmup']:.0%} for trained weights)",
+        type=float,
+    )
     momentum: float = option(0.9, "momentum of SGD, first beta of AdamW")
     weight_decay: float = option(1e-4, "weight decay on every parameter, as in the paper")
     label_smoothing: float = option(0.0, "share of the target that is spread over all classes")
-    grad_clip: float | None = option(None, "largest norm of the gradient (default: no clipping)", type=float)
+    grad_clip: float | None = option(
+        None,
+        f"largest norm of the gradient; 0: no clipping (default: {by_kind('grad_clip')})",
+        type=float,
+    )
     gradient_accumulation: int = option(1, "split each batch into this many parts, if it does not fit into memory")
     mixed_precision: Literal["no", "fp16", "bf16"] | None = option(
         None,
@@ -129,25 +176,50 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         at_least(1, epochs=self.epochs, batch_size=self.batch_size, gradient_accumulation=self.gradient_accumulation)
         at_least(0, weight_decay=self.weight_decay, distill=self.distill, warmup_epochs=self.warmup_epochs)
-        _positive(lr=self.lr, lr_drop_factor=self.lr_drop_factor, grad_clip=self.grad_clip)
+        at_least(0, grad_clip=self.grad_clip)
+        _positive(lr=self.lr, head_lr=self.head_lr, lr_drop_factor=self.lr_drop_factor)
         _positive(distill_temperature=self.distill_temperature, lr_drops=min(self.lr_drops, default=None))
         _fraction(momentum=self.momentum, label_smoothing=self.label_smoothing, ema_decay=self.ema_decay)
         if self.distill > 1:
             raise ValueError(f"`distill` {self.distill} is a share of the loss, at most 1")
         if self.distill and self.dense == "skip":
             raise ValueError("`distill` needs the dense twin as its teacher; do not skip it with `dense` skip")
-        self._check_schedule()
-
-    def _check_schedule(self) -> None:
         self.lr_schedule = self.lr_schedule or ("step" if self.lr_drops else "cosine")
         if self.lr_schedule == "step" and not self.lr_drops:
             raise ValueError("`lr_schedule` step needs the epochs of the drops, for example `lr_drops` 80 120")
         if self.lr_schedule != "step":
             self.lr_drops = []  # those of a config file, overridden by another schedule
-        if late := [drop for drop in self.lr_drops if drop >= self.epochs]:
-            warnings.warn(f"lr_drops {late[0]:g}: never reached in {self.epochs} epochs", stacklevel=4)
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(f"`warmup_epochs` {self.warmup_epochs:g}: there are only {self.epochs} epochs")
+
+    def for_weights(self, trained: bool) -> TrainingOptions:
+        """A copy with the defaults of this kind of weights for all that is not given."""
+        kind = kind_of_weights(trained)
+        usual = SETTINGS[kind]
+        names = ("epochs", "batch_size", "optimizer", "grad_clip")
+        found = replace(self, **{name: usual[name] for name in names if getattr(self, name) is None})
+        found.grad_clip = found.grad_clip or None
+        factor = usual["head_factor"] if found.lr is None else 1
+        found.lr = RATES[kind][found.optimizer] if found.lr is None else found.lr
+        if found.head_lr is None and factor != 1:
+            found.head_lr = factor * found.lr
+        if found.warmup_epochs is None:
+            found.warmup_epochs = usual["warmup"] * found.epochs
+        if late := [drop for drop in found.lr_drops if drop >= found.epochs]:
+            warnings.warn(f"lr_drops {late[0]:g}: never reached in {found.epochs} epochs", stacklevel=4)
+        if found.warmup_epochs >= found.epochs:
+            raise ValueError(f"`warmup_epochs` {found.warmup_epochs:g}: there are only {found.epochs} epochs")
+        return found
+
+    def in_words(self, trained: bool, new_head: bool, ridge: bool) -> str:
+        """The settings of the training in a sentence, for the first lines of a run."""
+        parts = [f"{self.optimizer}, learning rate {self.lr:g}", f"{self.lr_schedule}"]
+        parts += [f"warm-up {self.warmup_epochs:g} epochs"] if self.warmup_epochs else []
+        parts += [f"gradients clipped at {self.grad_clip:g}"] if self.grad_clip else []
+        start = "the ridge solution" if ridge else "random"
+        parts += [f"new head from {start}, learning rate {self.head_lr or self.lr:g}"] if trained and new_head else []
+        return (
+            f"training, settings for {kind_of_weights(trained)} weights unless given: {self.epochs} epochs in batches "
+            f"of {self.batch_size}; {'; '.join(parts)}"
+        )
 
     def learning_rate(self, epoch: float) -> float:
         """lr at a point in time, in epochs: lr · factor^(drops passed), or lr · (1 + cos πt)/2, after the warm-up."""
@@ -214,17 +286,30 @@ class Options:
     repair: RepairOptions | None = None
 
     def __post_init__(self) -> None:
+        self.training = self.training.for_weights(self.trained)
         if self.rewind is None:
             return
         if self.training.dense == "skip":
             raise ValueError("`dense` skip: the first round of IMP trains the dense model; leave it out")
+        if self.training.keep == "best":
+            raise ValueError("`keep` best: IMP prunes what was trained to the end; leave it out")
         if self.rewind.rewind_epochs >= self.training.epochs:
             raise ValueError(
                 f"`rewind_epochs` {self.rewind.rewind_epochs}: there are only {self.training.epochs} epochs"
             )
         # by default every round removes 20 % of what is left, as Frankle and Carbin do
         rounds = self.pruning.rounds or max(1, round(math.log(self.pruning.density) / math.log(0.8)))
-        self.pruning = dataclasses.replace(self.pruning, scorer="magnitude", rounds=rounds)
+        self.pruning = replace(self.pruning, scorer="magnitude", rounds=rounds)
+
+    @property
+    def trained(self) -> bool:
+        """True if the training starts from trained weights, at least in the backbone."""
+        from ..models.names import loads_trained  # imports timm, which --help does without
+
+        model = self.model
+        return loads_trained(
+            model.model, pretrained=model.pretrained, architecture=model.architecture, backbone=model.backbone
+        )
 
     @property
     def method(self) -> str:

@@ -23,15 +23,13 @@ from torch.utils.data import DataLoader
 from ..analysis.ridge_probe import with_ridge_head
 from ..core.head import head_of, segments, silent_classes
 from ..core.mask import Mask
-from ..core.options import renamed_arguments
 from ..core.processes import gather
 from ..core.prunable import prunable
 from ..core.shareable import shareable, short_name
 from ..core.text import name_list
-from ..data import Split, check_source, open_data, pruning_batches, some_of
+from ..data import Data, check_source, pruning_batches
 from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
-from ..models.names import loads_trained
 from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
@@ -40,11 +38,13 @@ from .alarms import find_alarms
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
+from .head_start import fits_head, start_head_
 from .loop import scaler_state
 from .match_data import check_runs, images_of_, name_classes_, worker_count
 from .plan import Plan, channels_last
 from .publish import check_login, check_repo, command, push, save_run_ticket
 from .resume import check_digests
+from .run_data import open_run_data
 from .run_directory import RESULTS, Run, check_output, hold, on_main, results_table
 from .tasks import CLASSIFICATION, task_of
 from .trackers import check_trackers, start_trackers
@@ -91,6 +91,8 @@ class Experiment:
             self._load_data()
             self._load_model()
             self._begin()
+            if self.fits_head:
+                start_head_(self, "dense", self.model)
 
     # Set-up
 
@@ -107,7 +109,7 @@ class Experiment:
     def _decide_repair(self) -> None:
         """Trained weights are repaired unless the user says no; they have defaults of their own."""
         options = self.options
-        trained = options.rewind is None and loads_trained(options.model.model, **self._weights)
+        trained = options.rewind is None and options.trained
         if options.repair is not None and options.repair.repair is None:
             options.repair.repair = trained
         self.repairs = options.repair is not None and bool(options.repair.repair)
@@ -160,30 +162,9 @@ class Experiment:
         return os.path.join("out", "-".join([*short, f"s{self.seed}"]))
 
     def _load_data(self) -> None:
-        data, num_classes = self.options.data, self.options.model.num_classes
-        renamed = renamed_arguments(config="data_config", revision="data_revision")
-        with self.accelerator.main_process_first(), renamed:  # one download, not one per process
-            self.data = open_data(
-                data.data,
-                config=data.data_config,
-                revision=data.data_revision,
-                train_split=data.train_split,
-                test_split=data.test_split,
-                image_column=data.image_column,
-                label_column=data.label_column,
-                task=self.task.name,
-                num_classes=None if self.task is CLASSIFICATION else num_classes,
-            )
-        if data.train_images is not None:
-            self.data = replace(self.data, train=self._balanced("train", data.train_images, self.seed))
-        if data.test_images is not None:  # the same images for every seed, so that accuracies compare
-            self.data = replace(self.data, test=self._balanced("test", data.test_images, 0))
-        classes = len(self.data.classes)
-        if num_classes not in (None, classes):
-            raise ValueError(
-                f"`num_classes` {num_classes}: {self.data.name} has {classes} classes; leave it out, and the head gets "
-                "as many as the data has"
-            )
+        with self.accelerator.main_process_first():  # one download, not one per process
+            self.data, self.validation = open_run_data(self.options, self.task, self.seed)
+        self.keeps_best = self.validation is not None and self.training.keep != "last" and not self.options.rewind
         self.plan = Plan(
             len(self.data.train),
             min(self.training.batch_size, len(self.data.train)),
@@ -192,13 +173,6 @@ class Experiment:
             processes=self.accelerator.num_processes,
             accumulation=self.training.gradient_accumulation,
         )
-
-    def _balanced(self, part: str, count: int, seed: int) -> Split:
-        """`count` training or test images, the same number of each class."""
-        split: Split = getattr(self.data, part)
-        if not 1 <= count <= len(split):
-            raise ValueError(f"`{part}_images` is {count}, there are {len(split)} examples in {self.data.name}")
-        return split.only(some_of(split.labels, count, seed))
 
     def _load_model(self) -> None:
         name, accelerator = self.options.model.model, self.accelerator
@@ -211,17 +185,25 @@ class Experiment:
                 **self._weights,
             )
         self.model = self.loaded.model
+        self.fits_head = fits_head(self)
         name_classes_(self.model, self.data.classes)
         self.images = images_of_(self.model, self.data, self.task, self.options.data.image_size)
         check_runs(name, self.model, self.data, self.task, self.images, self.plan)
         self.train_images = self.task.train_set(self.data, self.images, self.seed)
+        self._tests = self._loader(self.data)
+        apart = self.validation is not None and self.validation is not self.data.test
+        self._validation = self._loader(replace(self.data, test=self.validation)) if apart else None
+        self._metric = self.task.metric(self.data.classes)
+
+    def _loader(self, data: Data[Any]) -> Any:
+        """Batches of the test images, split over processes."""
+        batch = self.task.test_batch(*self.images["input_size"][1:])
         tests = DataLoader(
-            self.task.test_set(self.data, self.images),
-            batch_size=max(1, self.task.test_batch(*self.images["input_size"][1:]) // accelerator.num_processes),
+            self.task.test_set(data, self.images),
+            batch_size=max(1, batch // self.accelerator.num_processes),
             num_workers=self.workers,
         )
-        self._tests = accelerator.prepare_data_loader(tests)
-        self._metric = self.task.metric(self.data.classes)
+        return self.accelerator.prepare_data_loader(tests)
 
     def _begin(self) -> None:
         """Record what the run works on; from here on the directory belongs to it."""
@@ -233,10 +215,13 @@ class Experiment:
             "data": {
                 "dataset": data.dataset, "title": data.title, "classes": len(data.classes), "train": len(data.train),
                 "test": len(data.test), "split": data.test_split, "task": self.task.pipeline,
+                **({"validation": len(self.validation)} if self.validation is not None else {}),
             },
+            **({"keep": "best"} if self.keeps_best else {}),
             "model": {
                 "base": loaded.base, "revision": loaded.revision, "license": loaded.license, "trained": loaded.trained,
                 "citation": loaded.citation, "new_head": list(loaded.new_head),
+                **({"head": "ridge"} if self.fits_head else {}),
                 "images": {key: self.images[key] for key in ("input_size", "mean", "std")},
             },
         }  # fmt: skip
@@ -247,6 +232,7 @@ class Experiment:
             f"{len(data.test):,} test images, {size}); {self.options.method}, sparsity {self.pruning.sparsity:g}; "
             f"{processes} process{'es' * (processes > 1)} on {accelerator.device.type}; output in {self.directory}"
         )
+        self.print(self.training.in_words(self.options.trained, bool(loaded.new_head), self.fits_head))
         shared = shareable(self.settings)  # a tracker may be a server
         start_trackers(accelerator, self.output.report_to, shared, self.directory.name, self.output.resume)
 
@@ -313,8 +299,16 @@ class Experiment:
         return dense_path(same, self.model, self.data.train)
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """The metrics on the test set."""
         model.to(self.accelerator.device)
         return self.task.evaluate(self.accelerator, model, self._tests, self._metric)
+
+    def evaluate_epoch(self, model: nn.Module) -> dict[str, Any]:
+        """{val_metric: value} on images held out apart from the test set; {test_metric: value} if there are none."""
+        model.to(self.accelerator.device)
+        part, images = ("test", self._tests) if self._validation is None else ("val", self._validation)
+        metrics = self.task.evaluate(self.accelerator, model, images, self._metric)
+        return {f"{part}_{key}": value for key, value in metrics.items() if isinstance(value, float)}
 
     def record(self, name: str, model: nn.Module) -> None:
         """Measure on the test set and record it, unless a run before the resume did."""
@@ -327,6 +321,8 @@ class Experiment:
         """Accuracy with a ridge head before training: of the pruned network, and of the dense one if it is trained."""
         per_class = self.options.data.ridge_per_class
         if not per_class:
+            if self.fits_head and self.training.dense == "train":
+                self.record("ridge_dense", self.model)
             return
         batches = pruning_batches(self.data, self.images, per_class, 100, self.seed)
         models = {"ridge": ticket} | ({"ridge_dense": self.model} if self.training.dense == "train" else {})

@@ -16,6 +16,7 @@ from ..pruning import prune
 from ..refit.rounds import for_repair, prune_and_repair
 from ..tickets.mask_file import load_mask, save_mask
 from .experiment import Experiment
+from .head_start import start_head_
 from .run_directory import check_agreed
 from .tasks import CLASSIFICATION
 
@@ -50,6 +51,8 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
             mask = mask.to("cpu")
             ticket = mask.apply_(copy.deepcopy(experiment.model))
     experiment.record_mask(mask)
+    if experiment.fits_head:
+        start_head_(experiment, "ticket", ticket, mask)
     return ticket, mask
 
 

@@ -12,7 +12,7 @@ resume needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ class TrainingLoop:
         self._stop = self._plan.steps if stop is None else stop
         accelerator, options = self._accelerator, self._options
         model.to(accelerator.device)
-        optimizer = make_optimizer(model, options)
+        optimizer = make_optimizer(model, options, experiment.loaded.new_head)
         self._ema = ModelEmaV3(model, decay=options.ema_decay) if options.ema_decay else None
         self.trained: nn.Module = model if self._ema is None else self._ema.module
         # a wrapper and not model.compile(): the model that is evaluated, copied and saved stays as it was
@@ -69,7 +69,9 @@ class TrainingLoop:
         if mask is not None:
             keep_zeros(self.model, mask, self.optimizer, ema=self._ema)
         _load_scaler_(accelerator, experiment.fresh_scaler)  # every model starts with a fresh loss scale
-        self._checkpoints = Checkpoints(experiment.run.checkpoints, name, experiment.output.keep_checkpoints)
+        folder = experiment.run.checkpoints
+        self._checkpoints = Checkpoints(folder, name, experiment.output.keep_checkpoints)
+        self._best = Checkpoints(folder, f"{name}-best", keep=1) if experiment.keeps_best else None
         self._step, self._epoch_loss = start, EpochLoss(accelerator, self._plan)
         self._history: list[dict[str, Any]] = []
         self._weight = 1.0  # weight of the part that is being trained on
@@ -89,7 +91,7 @@ class TrainingLoop:
                 self._bare.train()
                 self._lr = self._options.learning_rate(self._step / plan.steps_per_epoch)
                 for group in self.optimizer.param_groups:
-                    group["lr"] = self._lr
+                    group["lr"] = self._lr * group.get("factor", 1.0)  # none in a checkpoint of an older version
                 parts = [next(batches) for _ in range(plan.accumulation)]
                 weights = part_weights(accelerator, plan, self._step, [y for _, y in parts])
                 for part, (x, y) in enumerate(parts):
@@ -131,7 +133,11 @@ class TrainingLoop:
             self._accelerator.clip_grad_norm_(self.model.parameters(), self._options.grad_clip)
 
     def finish(self) -> nn.Module:
-        """The trained model, without what accelerate wrapped around it."""
+        """The trained model, without what accelerate wrapped around it; of the best epoch if that is kept."""
+        self._accelerator.wait_for_everyone()
+        if self._best is not None and (best := self._best.newest()) is not None:
+            self.trained.load_state_dict(best.tensors)
+            self._experiment.print(f"{self._name}: epoch {best.step} of {self._history[-1]['epoch']} is the best")
         self._experiment.run.results["history"][self._name] = self._history
         inner = self._accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         inner = getattr(inner, "_orig_mod", inner)
@@ -141,6 +147,10 @@ class TrainingLoop:
             vars(inner).pop(name, None)
         self._accelerator.free_memory()
         return self.trained
+
+    def _save_best(self, epoch: int) -> None:
+        if self._best is not None and self._accelerator.is_main_process:
+            self._best.save(epoch, self.trained.state_dict(), {})
 
     def _load_newest(self) -> None:
         if (found := self._checkpoints.newest()) is not None:
@@ -162,12 +172,13 @@ class TrainingLoop:
             sync_buffers_(self._bare, self.trained)
             row = {"epoch": epoch, "lr": self._lr, "train_loss": self._epoch_loss.end(f"{self._name}, epoch {epoch}")}
             if epoch % output.eval_epochs == 0 or step == plan.steps:
-                metrics = self._experiment.evaluate(self.trained)
-                row |= {f"test_{key}": value for key, value in metrics.items() if isinstance(value, float)}
+                row |= self._experiment.evaluate_epoch(self.trained)
             self._history = [*self._history, row]
+            if self._best is not None and best_epoch(self._history, self._experiment.task.headline) == epoch:
+                self._save_best(epoch)
             check_growth(self._name, self._history, len(self._experiment.data.classes))
             self._accelerator.log({f"{self._name}/{key}": value for key, value in row.items()}, step=epoch)
-            shown = ("train_loss", f"test_{self._experiment.task.headline}")
+            shown = ("train_loss", *(f"{part}_{self._experiment.task.headline}" for part in ("val", "test")))
             bar.set_postfix({key: f"{row[key]:.4g}" for key in shown if key in row})
         if saving and self._accelerator.is_main_process:
             tensors, notes = state_of(self._bare, self.optimizer, self.trained if self._ema else None)
@@ -175,14 +186,29 @@ class TrainingLoop:
             self._checkpoints.save(step, tensors | {"train_loss": self._epoch_loss.total}, notes)
 
 
-def make_optimizer(model: nn.Module, options: TrainingOptions) -> Optimizer:
-    """SGD with or without Nesterov momentum, or AdamW; weight decay on every parameter, as in the paper."""
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
+def best_epoch(history: Sequence[Mapping[str, Any]], metric: str) -> int | None:
+    """The epoch with the highest metric, among equals the one with the smallest loss; None before any test."""
+    tested = [row for row in history if f"val_{metric}" in row or f"test_{metric}" in row]
+    part = "val" if tested and f"val_{metric}" in tested[0] else "test"
+    return max(tested, key=lambda row: (row[f"{part}_{metric}"], -row[f"{part}_loss"]), default={}).get("epoch")
+
+
+def make_optimizer(model: nn.Module, options: TrainingOptions, new_head: Collection[str] = ()) -> Optimizer:
+    """SGD with or without Nesterov momentum, or AdamW; weight decay on every parameter, as in the paper.
+
+    Each group has its `factor` on the learning rate: that of a new head may be another.
+    """
+    by_factor: dict[float, list[nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            factor = (options.head_lr or options.lr) / options.lr if name in new_head else 1.0
+            by_factor.setdefault(factor, []).append(weight)
+    groups = [{"params": weights, "factor": factor} for factor, weights in by_factor.items()]
     lr, momentum, decay = options.lr, options.momentum, options.weight_decay
     if options.optimizer == "adamw":
-        return torch.optim.AdamW(weights, lr, betas=(momentum, 0.999), weight_decay=decay)
+        return torch.optim.AdamW(groups, lr, betas=(momentum, 0.999), weight_decay=decay)
     nesterov = options.optimizer == "nesterov"
-    return torch.optim.SGD(weights, lr, momentum=momentum, weight_decay=decay, nesterov=nesterov)
+    return torch.optim.SGD(groups, lr, momentum=momentum, weight_decay=decay, nesterov=nesterov)
 
 
 def sync_buffers_(*models: nn.Module) -> None:

@@ -103,6 +103,7 @@ def card_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     off |= {"repair_images"} if "repair" not in results else set()
     off |= {"gradient_accumulation"} if settings.get("gradient_accumulation") == 1 else set()
     off |= {"per_class", "prune_batch_size"} if settings["scorer"] in ("imp", "magnitude", "random") else set()
+    off |= {"head", "keep"}  # in weights_before and beside the numbers
     found = {
         key: value
         for key, value in settings.items()
@@ -116,7 +117,8 @@ def card_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     found["weights_before"] = "random" if not model["trained"] else "trained"
     if model["trained"] and model["new_head"]:
         modules = dict.fromkeys(name.partition(".")[0] for name in model["new_head"])
-        found["weights_before"] += f", but random in {', '.join(modules)}"
+        start = "from the ridge solution" if model.get("head") == "ridge" else "random"
+        found["weights_before"] += f", but {start} in {', '.join(modules)}"
     return found | results.get("notes", {})
 
 
@@ -124,7 +126,7 @@ def card_results(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The card's numbers: each metric of the ticket and of its dense twin."""
     data, found = results["data"], results["results"]
     pruned = found.get("pruned", {})
-    note = f"{data['test']:,} images, last epoch, seed {results['settings']['seed']}"
+    note = f"{data['test']:,} images, {_epoch_in_words(results)}, seed {results['settings']['seed']}"
     by_class = {"mean_iou": "iou"}  # a metric, and the values per class that it is the mean of
     dense = {} if dense_is_broken(results) else found.get("dense", {})  # no comparison that the run says is broken
     return [
@@ -144,6 +146,15 @@ def card_results(results: Mapping[str, Any]) -> list[dict[str, Any]]:
         for metric, value in found["ticket"].items()
         if isinstance(value, float) and metric != "loss"
     ]
+
+
+def _epoch_in_words(results: Mapping[str, Any]) -> str:
+    if results.get("keep") != "best":
+        return "last epoch"
+    history = results["history"]["ticket"]
+    part = "val" if any("val_loss" in row for row in history) else "test"
+    images = f"{results['data']['validation']:,} other images held out" if part == "val" else "these same images"
+    return f"the best of {history[-1]['epoch']} epochs by {images}"
 
 
 def check_repo(repo: str | None) -> None:

@@ -77,7 +77,7 @@ def test_help_shows_the_recipe_and_every_option(capsys: pytest.CaptureFixture[st
         read("--help")
     text = capsys.readouterr().out
     assert "A recipe.\n  as it is written" in text and "pruning:" in text
-    assert "learning rate (default: 0.1)" in text
+    assert "learning rate (default: 0.1 for SGD" in " ".join(text.split())
     assert "(default: None)" not in text and "_drops" not in text
     assert all(f"--{name.replace('_', '-')}" in text for name in option_names("prune_finetune"))
 
