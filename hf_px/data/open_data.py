@@ -84,20 +84,16 @@ def open_data(
         raise ValueError(f"data {source}: {preset.title} has {HAS[preset.task]}; {NEEDS[task]}")
     if preset and preset.name == "digits":
         hub = {"image_column": image_column, "label_column": label_column, "config": config, "revision": revision}
-        if given_names := [f"`{name}`" for name, value in hub.items() if value]:
-            raise ValueError(f"data digits has no columns, configs or revisions; omit {' and '.join(given_names)}")
-        return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split)
-    given = Selection(
-        train_split or (preset.train_split if preset else "train"), test_split, image_column, label_column
-    )
+        return _open_digits(preset, train_split or preset.train_split, test_split or preset.test_split, hub)
+    train = train_split or (preset.train_split if preset else "train")
     try:
         path = on_disk(source, preset, revision)
-        named = train_split if need_train else test_split
+        named = ((train_split if need_train else test_split) or "").partition("[")[0]  # without a slice
         parts = _folders(path, task) or load_splits(
-            source, preset, path, config, revision, token, named, _layout_hint(path, task)
+            source, preset, path, config, revision, token, named or None, _layout_hint(path, task)
         )
-        parts, train = with_slices(parts, given.train, given.test, train_split is None)
-        given = given._replace(train=train)
+        parts, train = with_slices(parts, train, test_split, train_split is None)
+        given = Selection(train, test_split, image_column, label_column)
         if not need_train:
             given = given._replace(train=_split_to_evaluate(parts, given, preset, task))
         if given.train not in parts:
@@ -259,7 +255,9 @@ def _classes(
     return names
 
 
-def _open_digits(preset: Preset, train_split: str, test_split: str) -> Data:
+def _open_digits(preset: Preset, train_split: str, test_split: str, hub: Mapping[str, str | None]) -> Data:
+    if given := [f"`{name}`" for name, value in hub.items() if value]:
+        raise ValueError(f"data digits has no columns, configs or revisions; omit {' and '.join(given)}")
     parts = dict(zip(("train", "test"), grey_digits()))
     for name in (train_split, test_split):
         if name not in parts:

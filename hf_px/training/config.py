@@ -147,6 +147,13 @@ class TrainingOptions:
         f"epochs of linear warm-up from 0 (default: 0, or {SETTINGS['trained']['warmup']:.0%} for trained weights)",
         type=float,
     )
+    norms: Literal["train", "hold"] | None = option(
+        None,
+        "batch norm in training: train normalises by each batch and averages over them; hold uses the statistics that "
+        f"it has (default: {by_kind('norms')})",
+        type=str,
+        choices=("train", "hold"),
+    )
     momentum: float = option(0.9, "momentum of SGD, first beta of AdamW")
     weight_decay: float = option(1e-4, "weight decay on every parameter, as in the paper")
     label_smoothing: float = option(0.0, "share of the target that is spread over all classes")
@@ -197,6 +204,8 @@ class TrainingOptions:
         names = ("epochs", "batch_size", "optimizer", "grad_clip")
         found = replace(self, **{name: usual[name] for name in names if getattr(self, name) is None})
         found.grad_clip = found.grad_clip or None
+        if found.norms is None and usual["norms"] == "hold":
+            found.norms = "hold"
         factor = usual["head_factor"] if found.lr is None else 1
         found.lr = RATES[kind][found.optimizer] if found.lr is None else found.lr
         if found.head_lr is None and factor != 1:
@@ -213,6 +222,7 @@ class TrainingOptions:
         """The settings of the training in a sentence, for the first lines of a run."""
         parts = [f"{self.optimizer}, learning rate {self.lr:g}", f"{self.lr_schedule}"]
         parts += [f"warm-up {self.warmup_epochs:g} epochs"] if self.warmup_epochs else []
+        parts += ["statistics of batch norm held"] if self.norms == "hold" else []
         parts += [f"gradients clipped at {self.grad_clip:g}"] if self.grad_clip else []
         start = "the ridge solution" if ridge else "random"
         parts += [f"new head from {start}, learning rate {self.head_lr or self.lr:g}"] if trained and new_head else []
@@ -286,9 +296,11 @@ class Options:
     repair: RepairOptions | None = None
 
     def __post_init__(self) -> None:
+        norms = self.training.norms
         self.training = self.training.for_weights(self.trained)
         if self.rewind is None:
             return
+        self.training.norms = norms  # every round of IMP starts with the statistics of the dense network
         if self.training.dense == "skip":
             raise ValueError("`dense` skip: the first round of IMP trains the dense model; leave it out")
         if self.training.keep == "best":

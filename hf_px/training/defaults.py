@@ -13,9 +13,13 @@ from typing import Any, Literal
 Kind = Literal["random", "trained"]
 
 SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
-    "random": {"epochs": 12, "batch_size": 128, "optimizer": "sgd", "warmup": 0.0, "grad_clip": 0.0, "head_factor": 1},
+    "random": {
+        "epochs": 12, "batch_size": 128, "optimizer": "sgd", "warmup": 0.0, "grad_clip": 0.0, "head_factor": 1,
+        "norms": "train",
+    },
     "trained": {
         "epochs": 10, "batch_size": 32, "optimizer": "adamw", "warmup": 0.1, "grad_clip": 1.0, "head_factor": 10,
+        "norms": "hold",
     },
 }  # fmt: skip
 RATES: Mapping[Kind, Mapping[str, float]] = {

@@ -35,10 +35,10 @@ from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
 from ..tickets.predict import gallery
 from .alarms import find_alarms
+from .before_training import fit_start_, fits_head
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
-from .head_start import fits_head, start_head_
 from .loop import scaler_state
 from .match_data import check_runs, images_of_, name_classes_, worker_count
 from .plan import Plan, channels_last
@@ -91,8 +91,7 @@ class Experiment:
             self._load_data()
             self._load_model()
             self._begin()
-            if self.fits_head:
-                start_head_(self, "dense", self.model)
+            fit_start_(self, "dense", self.model)
 
     # Set-up
 

@@ -15,8 +15,8 @@ from ..data import draw_images, test_transform
 from ..pruning import prune
 from ..refit.rounds import for_repair, prune_and_repair
 from ..tickets.mask_file import load_mask, save_mask
+from .before_training import fit_start_
 from .experiment import Experiment
-from .head_start import start_head_
 from .run_directory import check_agreed
 from .tasks import CLASSIFICATION
 
@@ -51,8 +51,7 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
             mask = mask.to("cpu")
             ticket = mask.apply_(copy.deepcopy(experiment.model))
     experiment.record_mask(mask)
-    if experiment.fits_head:
-        start_head_(experiment, "ticket", ticket, mask)
+    fit_start_(experiment, "ticket", ticket, mask)
     return ticket, mask
 
 

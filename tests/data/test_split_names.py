@@ -49,7 +49,7 @@ def test_two_slices_may_be_named_but_not_overlap(table: Path) -> None:
     assert (rows(data.train), rows(data.test)) == (list(range(20)), list(range(32, 40)))
     with pytest.raises(ValueError, match=r"`train_split` 'train\[:90%\]' and `test_split` .* have 4 rows in common"):
         open_data(str(table), train_split="train[:90%]", test_split="train[80%:]")
-    with pytest.raises(ValueError, match="40 rows|8 rows in common"):
+    with pytest.raises(ValueError, match="8 rows in common"):
         open_data(str(table), train_split="train", test_split="train[80%:]")
 
 

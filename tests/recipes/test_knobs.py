@@ -80,7 +80,8 @@ def run(digits: Path, vit: Path, tmp_path: Path) -> Run:
         _reset()
         usual = {
             "--data": digits, "--model": vit, "--sparsity": 0.8, "--rounds": 2, "--per_class": 2, "--epochs": 2,
-            "--batch_size": 32, "--lr": 0.05, "--dense": "skip", "--output_dir": tmp_path / name,
+            "--batch_size": 32, "--lr": 0.05, "--dense": "skip", "--output_dir": tmp_path / name, "--optimizer": "sgd",
+            "--warmup_epochs": 0, "--grad_clip": 0,
         }  # fmt: skip
         main([str(word) for word in (*(word for pair in usual.items() for word in pair), *flags)])
         return tmp_path / name

@@ -27,7 +27,6 @@ from hf_px.training.config import (  # fmt: skip
         (TrainingOptions, {"distill": 2.0}, "`distill` 2.0 is a share of the loss"),
         (TrainingOptions, {"distill": 0.5, "dense": "skip"}, "`distill` needs the dense twin"),
         (TrainingOptions, {"lr_schedule": "step"}, "`lr_schedule` step needs the epochs"),
-        (TrainingOptions, {"warmup_epochs": 12}, "`warmup_epochs` 12: there are only 12 epochs"),
         (DataOptions, {"per_class": 0}, "`per_class` 0 is too small"),
         (ModelOptions, {"num_classes": 0}, "`num_classes` 0 is too small"),
         (OutputOptions, {"resume": True, "overwrite": True}, "`resume` continues a run"),
@@ -53,6 +52,11 @@ def test_imp_trains_the_dense_model_and_rewinds_into_the_training() -> None:
     # by default a fifth of what is left goes in each round: 0.8^10 = 0.107
     assert options(RewindOptions(), sparsity=0.9).pruning.rounds == 10
     assert options(RewindOptions(), sparsity=0.9, rounds=3).pruning.rounds == 3
+
+
+def test_the_warm_up_is_shorter_than_the_training() -> None:
+    with pytest.raises(ValueError, match="`warmup_epochs` 12: there are only 12 epochs"):
+        options(training=TrainingOptions(warmup_epochs=12))
 
 
 def test_settings_are_all_options_by_name() -> None:

@@ -44,7 +44,7 @@ def test_orders_differ_by_epoch_and_by_seed() -> None:
 
 def rate(epoch: float, **knobs) -> float:
     usual = {"lr": 0.1, "epochs": 160, "lr_schedule": "step", "lr_drops": [120, 80], "lr_drop_factor": 0.1}
-    return TrainingOptions(**{**usual, **knobs}).learning_rate(epoch)
+    return TrainingOptions(**{**usual, **knobs}).for_weights(trained=False).learning_rate(epoch)
 
 
 def test_rates_are_those_of_torch() -> None:
