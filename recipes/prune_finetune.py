@@ -4,10 +4,9 @@
         no network, about two minutes on two cores: ResNet-20, handwritten digits, 98.2 % of the weights pruned
     accelerate launch recipes/prune_finetune.py --config recipes/configs/cifar10-resnet20.yaml --scorer snip
         a row of the paper's table, with another method
-    accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data me/flowers --sparsity 0.9 \\
-            --epochs 30 --lr 0.01 --lr-schedule cosine --push-to-hub me/flowers-resnet50-90
-        any timm or transformers model, any labelled images; trained weights are repaired before training
-        (--repair false: not); the ticket is pushed to the Hub
+    accelerate launch recipes/prune_finetune.py --model timm/resnet50.tv_in1k --data ~/photos --push-to-hub me/photos-80
+        any timm or transformers model, any labelled images, here a folder for each class; trained weights are repaired
+        before training (--repair false: not) and have settings of their own; the ticket is pushed to the Hub
     accelerate launch recipes/prune_finetune.py --config recipes/configs/voc2012-deeplabv3plus-mocov2.yaml
         segmentation: a DeepLabV3+ on images with label maps; the model decides the task
     accelerate launch recipes/prune_finetune.py ... --resume
