@@ -1,0 +1,133 @@
+"""Which settings suit trained weights? Dense twin and ticket for each backbone, data set and set of settings.
+
+    python recipes/fine_tuning.py --backbone resnet50=weights.safetensors,resnet50-original --output-dir out/fine_tuning
+        a ResNet-50 of a weights file on digits and a balanced part of CIFAR-10, by each of SETTINGS
+    python recipes/fine_tuning.py --backbone … --backbone resnet20=cifar.safetensors,resnet20_cifar_a --voc VOC2012
+        two backbones, and a third data set: objects cut out of Pascal VOC's images by their label maps
+    python recipes/fine_tuning.py ... --only defaults "AdamW 3e-5"
+        some of the settings
+
+Run it again to continue: finished cells are skipped. The output directory holds a run for each cell and table.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm.auto import tqdm
+
+from hf_px.core.files import write_atomic
+from hf_px.core.options import HelpFormatter
+from hf_px.core.text import text_table
+from hf_px.data.presets import VOC_CLASSES
+from hf_px.training.command_line import run_recipe
+
+SETTINGS = {
+    "defaults": [],
+    "AdamW 3e-5": ["--lr", "3e-5", "--head-lr", "3e-4"],
+    "AdamW 3e-4": ["--lr", "3e-4", "--head-lr", "3e-3"],
+    "SGD": ["--optimizer", "sgd"],
+    "norms train": ["--norms", "train"],
+    "random head": ["--head", "random"],
+    "paper's": [
+        "--optimizer", "sgd", "--lr", "0.1", "--batch-size", "128", "--head", "random", "--norms", "train",
+        "--warmup-epochs", "0", "--grad-clip", "0",
+    ],
+}  # fmt: skip
+IMAGES = {"digits": 32, "cifar10": 64, "voc": 96}  # pixels of a ResNet for large images; one for CIFAR takes its own
+CIFAR = ["--train-images", "1000", "--test-images", "1000"]
+MIN_SIDE = 48  # pixels of an object
+MIN_TRAIN, MIN_TEST = 6, 3  # objects of a class
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument(
+        "--backbone", action="append", required=True, metavar="NAME=FILE,ARCHITECTURE", help="trained weights; repeat"
+    )
+    parser.add_argument("--voc", type=Path, metavar="DIR", help="train/ and val/ with images/ and masks/")
+    parser.add_argument("--sparsity", type=float, default=0.8)
+    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME")
+    parser.add_argument("--output-dir", type=Path, default=Path("out/fine_tuning"))
+    args, more = parser.parse_known_args(argv)  # the rest goes to every cell
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    data = {"digits": "digits", "cifar10": "cifar10"}
+    if args.voc is not None:
+        data["voc"] = str(voc_objects(args.voc, args.output_dir / "voc_objects"))
+    backbones = dict(word.split("=", 1) for word in args.backbone)
+    cells = [(b, d, s) for s in args.only for b in backbones for d in data]
+    for backbone, name, settings in tqdm(cells, desc="cells", unit="cell"):
+        path, _, architecture = backbones[backbone].partition(",")
+        place = args.output_dir / f"{backbone}-{name}-{settings}".replace(" ", "_").replace("'", "")
+        if not finished(place):
+            flags = ["--model", path, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *more]
+            flags += CIFAR if name == "cifar10" else []
+            flags += ["--image-size", str(IMAGES[name] if "20" not in architecture else 32)]
+            flags += ["--sparsity", str(args.sparsity), "--bench", "false", "--layout", "packed"]
+            recipe = Path(__file__).with_name("prune_finetune.py")
+            command = [sys.executable, str(recipe), *flags, "--output-dir", str(place), "--resume"]
+            with open(f"{place}.log", "w") as log:
+                subprocess.run(command, stdout=log, stderr=log, check=False)
+        write_atomic(args.output_dir / "table.md", table(args.output_dir, cells).encode())
+    print(table(args.output_dir, cells))
+
+
+def finished(place: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((place / "results.json").read_text())
+    except OSError:
+        return None
+    return found if found["finished"] else None
+
+
+def table(folder: Path, cells: list[tuple[str, str, str]]) -> str:
+    """A row for each set of settings, a column for each backbone and data set: dense / ticket accuracy in per cent."""
+    columns = list(dict.fromkeys((backbone, name) for backbone, name, _ in cells))
+    rows = [["settings", *(f"{backbone}, {name}" for backbone, name in columns)]]
+    for settings in dict.fromkeys(settings for _, _, settings in cells):
+        row = [settings]
+        for backbone, name in columns:
+            found = finished(folder / f"{backbone}-{name}-{settings}".replace(" ", "_").replace("'", ""))
+            values = found["results"] if found else {}
+            row.append(" / ".join(f"{100 * values[k]['accuracy']:.1f}" for k in ("dense", "ticket")) if found else "")
+        rows.append(row)
+    return text_table(rows) + "\n"
+
+
+def voc_objects(source: Path, target: Path) -> Path:
+    """A folder of classes: for every image and class the box around its pixels, with a tenth more on each side."""
+    if target.is_dir():
+        return target
+    objects = {split: list(_objects(source / split)) for split in ("train", "val")}
+    counts = {split: [name for name, _, _ in found] for split, found in objects.items()}
+    for split, found in objects.items():
+        for name, stem, image in found:
+            if counts["train"].count(name) >= MIN_TRAIN and counts["val"].count(name) >= MIN_TEST:
+                (target / split / name).mkdir(parents=True, exist_ok=True)
+                image.save(target / split / name / f"{stem}.jpg", quality=95)
+    return target
+
+
+def _objects(folder: Path) -> Iterator[tuple[str, str, Image.Image]]:
+    for path in sorted((folder / "masks").glob("*.png")):
+        labels = np.array(Image.open(path))
+        image = Image.open(folder / "images" / f"{path.stem}.jpg").convert("RGB")
+        for label in set(np.unique(labels).tolist()) - {0, 255}:
+            rows, columns = np.where(labels == label)
+            left, top, right, bottom = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+            if min(right - left, bottom - top) >= MIN_SIDE:
+                x, y = (right - left) // 10, (bottom - top) // 10
+                box = (max(0, left - x), max(0, top - y), min(image.width, right + x), min(image.height, bottom + y))
+                yield VOC_CLASSES[label], path.stem, image.crop(tuple(map(int, box)))
+
+
+if __name__ == "__main__":
+    run_recipe(main)
