@@ -7,13 +7,15 @@
     python recipes/fine_tuning.py ... --only defaults "AdamW 3e-5"
         some of the settings
 
-Run it again to continue: finished cells are skipped. The output directory holds a run for each cell and table.md.
+Run it again to continue: finished cells are skipped. The output directory holds a run for each cell, and cells.json
+with the accuracies of all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +28,8 @@ from tqdm.auto import tqdm
 
 from hf_px.core.files import write_atomic
 from hf_px.core.options import HelpFormatter
-from hf_px.core.text import text_table
+from hf_px.core.shareable import command_line
+from hf_px.core.versions import versions
 from hf_px.data.presets import VOC_CLASSES
 from hf_px.training.command_line import run_recipe
 
@@ -63,43 +66,44 @@ def main(argv: list[str] | None = None) -> None:
     if args.voc is not None:
         data["voc"] = str(voc_objects(args.voc, args.output_dir / "voc_objects"))
     backbones = dict(word.split("=", 1) for word in args.backbone)
+    path = args.output_dir / "cells.json"
+    kept = json.loads(path.read_text()) if path.is_file() else {"commands": [], "cells": {}}
+    kept |= {"commands": list(dict.fromkeys([*kept["commands"], command_line()])), "versions": versions()}
     cells = [(b, d, s) for s in args.only for b in backbones for d in data]
     for backbone, name, settings in tqdm(cells, desc="cells", unit="cell"):
-        path, _, architecture = backbones[backbone].partition(",")
-        place = args.output_dir / f"{backbone}-{name}-{settings}".replace(" ", "_").replace("'", "")
-        if not finished(place):
-            flags = ["--model", path, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *more]
-            flags += CIFAR if name == "cifar10" else []
-            flags += ["--image-size", str(IMAGES[name] if "20" not in architecture else 32)]
-            flags += ["--sparsity", str(args.sparsity), "--bench", "false", "--layout", "packed"]
-            recipe = Path(__file__).with_name("prune_finetune.py")
-            command = [sys.executable, str(recipe), *flags, "--output-dir", str(place), "--resume"]
-            with open(f"{place}.log", "w") as log:
-                subprocess.run(command, stdout=log, stderr=log, check=False)
-        write_atomic(args.output_dir / "table.md", table(args.output_dir, cells).encode())
-    print(table(args.output_dir, cells))
+        weights, _, architecture = backbones[backbone].partition(",")
+        flags = ["--model", weights, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *more]
+        flags += CIFAR if name == "cifar10" else []
+        flags += ["--image-size", str(IMAGES[name] if backbone == "resnet50" else 32)]
+        flags += ["--sparsity", str(args.sparsity), "--bench", "false", "--layout", "packed"]
+        key = f"{settings}, {backbone}, {name}"
+        if (cell := run_cell(args.output_dir / re.sub("[^a-z0-9-]+", "_", key.lower()), flags)) is not None:
+            kept["cells"][key] = cell
+            write_atomic(path, (json.dumps(kept, indent=1) + "\n").encode())
+            print(f"{key}: {cell['accuracy']}", flush=True)
 
 
-def finished(place: Path) -> dict[str, Any] | None:
+def run_cell(place: Path, flags: list[str]) -> dict[str, Any] | None:
+    """Accuracies of a cell, from its finished run, or from one that starts or continues now; None if it fails."""
+    if (found := _results(place)) is None:
+        recipe = Path(__file__).with_name("prune_finetune.py")
+        command = [sys.executable, str(recipe), *flags, "--output-dir", str(place), "--resume"]
+        with open(f"{place}.log", "w") as log:
+            subprocess.run(command, stdout=log, stderr=log, check=False)
+        if (found := _results(place)) is None:
+            print(f"{place.name}: failed, see {place}.log", file=sys.stderr)
+            return None
+    accuracies = {name: metrics["accuracy"] for name, metrics in found["results"].items()}
+    keys = ("epochs", "batch_size", "optimizer", "lr", "head_lr", "head", "norms", "warmup_epochs", "grad_clip")
+    return {"accuracy": accuracies, "settings": {key: found["settings"][key] for key in keys}, "data": found["data"]}
+
+
+def _results(place: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((place / "results.json").read_text())
     except OSError:
         return None
     return found if found["finished"] else None
-
-
-def table(folder: Path, cells: list[tuple[str, str, str]]) -> str:
-    """A row for each set of settings, a column for each backbone and data set: dense / ticket accuracy in per cent."""
-    columns = list(dict.fromkeys((backbone, name) for backbone, name, _ in cells))
-    rows = [["settings", *(f"{backbone}, {name}" for backbone, name in columns)]]
-    for settings in dict.fromkeys(settings for _, _, settings in cells):
-        row = [settings]
-        for backbone, name in columns:
-            found = finished(folder / f"{backbone}-{name}-{settings}".replace(" ", "_").replace("'", ""))
-            values = found["results"] if found else {}
-            row.append(" / ".join(f"{100 * values[k]['accuracy']:.1f}" for k in ("dense", "ticket")) if found else "")
-        rows.append(row)
-    return text_table(rows) + "\n"
 
 
 def voc_objects(source: Path, target: Path) -> Path:

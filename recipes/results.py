@@ -153,6 +153,21 @@ def repair_table(name: str) -> list[str]:
     return lines
 
 
+def fine_tuning_table(name: str) -> list[str]:
+    """A row for each set of settings: dense twin and ticket, by backbone and data set, of recipes/fine_tuning.py."""
+    cells = json.loads((KEPT / name / "cells.json").read_text("utf-8"))["cells"]
+    keys = [tuple(key.split(", ")) for key in cells]
+    columns = list(dict.fromkeys(key[1:] for key in keys))
+    lines = [f"| settings | {' | '.join(', '.join(column) for column in columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for settings in dict.fromkeys(key[0] for key in keys):
+        row = [settings]
+        for column in columns:
+            found = cells.get(", ".join((settings, *column)), {}).get("accuracy")
+            row.append(" / ".join(f"{100 * found[stage]:.1f}" for stage in ("dense", "ticket")) if found else "")
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
 def _csv(path: Path) -> dict[str, dict[str, str]]:
     """{first cell of a row: {column: cell}}"""
     with path.open(newline="", encoding="utf-8") as file:
@@ -166,8 +181,9 @@ TABLES = {
     "cifar10_resnet50_transfer_repair": transfer_table,
     "cifar10_resnet20_masks": masks_table,
     "imagenet_resnet50_repair": repair_table,
+    "fine_tuning": fine_tuning_table,
 }
-OF_OTHER_RECIPES = (masks_table, repair_table)
+OF_OTHER_RECIPES = (masks_table, repair_table, fine_tuning_table)
 
 
 def page(text: str) -> str:
