@@ -60,9 +60,7 @@ def main() -> None:
         "Gram matrices of the inputs and checks": whole - moments - norms, "solutions": refit,
         "all": total, "all but the solutions": total - refit,
     }  # fmt: skip
-    print(
-        f"{args.model}, {args.images} images of {args.size}x{args.size}, sparsity {args.sparsity:g}: forward {one:.2f} s"
-    )
+    print(f"{args.model}, {args.images} images of {args.size}x{args.size}, {args.sparsity:g}: forward {one:.2f} s")
     for title, seconds in stages.items():
         print(f"{title:40} {seconds:7.2f} s  {seconds / one:5.2f} forward passes")
     print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
