@@ -4,7 +4,7 @@
         a ResNet-50 of a weights file on digits and a balanced part of CIFAR-10, by each of SETTINGS
     python recipes/fine_tuning.py --backbone … --backbone resnet20=cifar.safetensors,resnet20_cifar_a --voc VOC2012
         two backbones, and a third data set: objects cut out of Pascal VOC's images by their label maps
-    python recipes/fine_tuning.py ... --only defaults "AdamW 3e-5"
+    python recipes/fine_tuning.py ... --only defaults "rate x 3"
         some of the settings
 
 Run it again to continue: finished cells are skipped. The output directory holds a run for each cell, and cells.json
@@ -35,11 +35,11 @@ from hf_px.training.command_line import run_recipe
 
 SETTINGS = {
     "defaults": [],
-    "AdamW 3e-5": ["--lr", "3e-5", "--head-lr", "3e-4"],
-    "AdamW 3e-4": ["--lr", "3e-4", "--head-lr", "3e-3"],
-    "SGD": ["--optimizer", "sgd"],
+    "rate x 3": ["--lr", "3e-4", "--head-lr", "3e-3"],
     "norms train": ["--norms", "train"],
     "random head": ["--head", "random"],
+    "SGD": ["--optimizer", "sgd"],
+    "rate / 3": ["--lr", "3e-5", "--head-lr", "3e-4"],
     "paper's": [
         "--optimizer", "sgd", "--lr", "0.1", "--batch-size", "128", "--head", "random", "--norms", "train",
         "--warmup-epochs", "0", "--grad-clip", "0",

@@ -42,8 +42,8 @@ def done(server: Server, flags: list[object], tmp_path_factory: pytest.TempPathF
 
 def test_the_first_lines_say_how_it_trains(done: tuple[Path, str]) -> None:
     text = " ".join(done[1].split())
-    assert "settings for trained weights unless given: 3 epochs in batches of 32; adamw, learning rate 0.0003" in text
-    assert "new head from the ridge solution, learning rate 0.003" in text
+    assert "settings for trained weights unless given: 3 epochs in batches of 32; adamw, learning rate 0.0001" in text
+    assert "new head from the ridge solution, learning rate 0.001" in text
 
 
 def test_without_a_test_split_a_part_of_the_training_images_is_held_out(done: tuple[Path, str]) -> None:
