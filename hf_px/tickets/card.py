@@ -20,6 +20,7 @@ from ..models.architecture import pipeline_task
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
 from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
+from .stored_dtype import recorded_dtype
 from .ticket_file import DENSE, PACKED, Contents
 
 CARD = "README.md"
@@ -133,6 +134,7 @@ def card_text(
         results=results,
         warnings=list(dict.fromkeys(_table_cell(str(r["warning"])) for r in results if r.get("warning"))),
         by_class=[table for result in results if (table := _by_class_table(result, label_names))],
+        dtype=recorded_dtype(ticket),
         segments=pipeline_task(contents.model) == "image-segmentation",
         repair=read_repair(ticket),
     )
