@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.options import add_options, options_from
 from ..prune_config import PruneConfig
 from ..refit.options import IMAGES, RepairOptions
-from .arguments import add_command, add_data_flags, add_model_flags, usable_device
+from .arguments import add_command, add_data_flags, add_dtype_flag, add_model_flags, usable_device
 
 if TYPE_CHECKING:
     from ..core.mask import Mask
@@ -82,6 +82,7 @@ def add_to(commands: Any) -> None:
     out.add_argument(
         "--output", type=Path, metavar="DIR", help="write a packed ticket, mask.safetensors and prune.json there"
     )
+    add_dtype_flag(out)
     out.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
     out.add_argument("--quiet", action="store_true", help="no progress bar, no table")
 
@@ -182,6 +183,8 @@ def _checked(args: argparse.Namespace) -> PruneConfig:
         check_source(args.data)
     if args.output:
         check_output(args.output, args.force)
+    elif args.dtype:
+        raise ValueError(f"--dtype {args.dtype} is that of the ticket on disk; name its directory with --output")
     return config
 
 
@@ -327,7 +330,7 @@ def _write_ticket(
         command=command_line(),
         repair=report.to_dict() if report else None,
         **about,
-    ).save_pretrained(directory, layout="packed")
+    ).save_pretrained(directory, layout="packed", dtype=settings["dtype"])
 
 
 def _peak_memory() -> int:
