@@ -43,7 +43,8 @@ def add_model_flags(group: Any) -> None:
     group.add_argument(
         "--architecture",
         metavar="NAME",
-        help="architecture of a weights file: a timm name, or one of `hf-px backbones`, whose files are converted",
+        help="architecture of a weights file: a timm name, torchvision/NAME, or one of `hf-px backbones`, whose files "
+        "are converted",
     )
     group.add_argument("--revision", metavar="REV", help="commit, tag or branch of a model on the Hub")
     group.add_argument(
