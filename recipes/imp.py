@@ -33,6 +33,7 @@ import hf_px
 from hf_px.core.allocate import exponential
 from hf_px.core.forward import output_tensor
 from hf_px.core.prunable import prunable
+from hf_px.tickets.stored_dtype import round_
 from hf_px.training.checkpoint import Checkpoints
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.config import Options
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     experiment = Experiment("imp", options)
     if not experiment.finished:
         ticket, mask = imp(experiment)
+        round_(ticket, options.output.dtype)  # with --dtype: what is measured is what will be stored
         experiment.record("ticket", ticket)
         experiment.save_ticket(ticket, mask, made_by=made_by(options))
     experiment.close()

@@ -26,6 +26,7 @@ from torch import nn
 
 import hf_px
 from hf_px.core.forward import output_tensor
+from hf_px.tickets.stored_dtype import round_
 from hf_px.training.command_line import parse_options, run_recipe
 from hf_px.training.experiment import Experiment
 from hf_px.training.find_ticket import find_ticket
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         dense = dense_twin(experiment) if options.training.dense == "train" else None
         with experiment.timed("ticket"):
             ticket = train(experiment, "ticket", ticket, mask, teacher=dense if options.training.distill else None)
+        round_(ticket, options.output.dtype)  # with --dtype: what is measured is what will be stored
         experiment.record("ticket", ticket)
         experiment.save_ticket(ticket, mask)
     experiment.close()

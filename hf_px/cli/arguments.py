@@ -12,6 +12,7 @@ from ..core.options import HelpFormatter, whole_number
 from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS
 
 RUNTIMES = ("auto", "dense", "sparse")
+DTYPES = ("float16", "bfloat16", "float32")
 
 
 def add_command(
@@ -42,7 +43,8 @@ def add_model_flags(group: Any) -> None:
     group.add_argument(
         "--architecture",
         metavar="NAME",
-        help="architecture of a weights file: a timm name, or one of `hf-px backbones`, whose files are converted",
+        help="architecture of a weights file: a timm name, torchvision/NAME, or one of `hf-px backbones`, whose files "
+        "are converted",
     )
     group.add_argument("--revision", metavar="REV", help="commit, tag or branch of a model on the Hub")
     group.add_argument(
@@ -70,6 +72,15 @@ def add_data_flags(group: Any, data: str) -> None:
     group.add_argument("--split", default="train", help="split of the data set (default: train)")
     group.add_argument("--image-column", metavar="NAME", help=COLUMN_HELP["image"])
     group.add_argument("--label-column", metavar="NAME", help=COLUMN_HELP["label"])
+
+
+def add_dtype_flag(group: Any) -> None:
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="round the ticket's weights to it, which halves their bytes; biases and normalisation stay float32, and "
+        "it loads in float32 (default: as they are)",
+    )
 
 
 def usable_device(text: str | None) -> Any:

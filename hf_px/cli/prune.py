@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.options import add_options, options_from
 from ..prune_config import PruneConfig
 from ..refit.options import IMAGES, RepairOptions
-from .arguments import add_command, add_data_flags, add_model_flags, usable_device
+from .arguments import add_command, add_data_flags, add_dtype_flag, add_model_flags, usable_device
 
 if TYPE_CHECKING:
     from ..core.mask import Mask
@@ -33,6 +33,8 @@ examples:
       trained weights and data, both from the Hub; the kept weights stay as they were
   hf-px prune microsoft/resnet-18 --scorer magnitude --sparsity 0.5
       a transformers model from the Hub; magnitude needs no data
+  hf-px prune torchvision/mobilenet_v3_small --num-classes 10 --output out/mobilenet
+      torchvision's network, random weights; torchvision/mobilenet_v3_small.imagenet1k_v1 downloads trained ones
   hf-px prune moco_v2_800ep_pretrain.pth.tar --architecture mocov2-resnet50 --num-classes 10
       the authors' own checkpoint, converted; `hf-px prune mocov2-resnet50` downloads it
   hf-px prune deeplabv3plus-resnet50 --backbone mocov2-resnet50 --num-classes 3 --data ~/scans
@@ -64,8 +66,9 @@ def add_to(commands: Any) -> None:
         metavar="MODEL",
         nargs="?",
         help="one of `hf-px backbones` (resnet20, imagenet-resnet50, …); a timm name (resnet50d, "
-        "timm/resnet50.tv_in1k); a timm or transformers image model on the Hub (org/name) or a directory that holds "
-        "one; a weights file or its https:// address, with --architecture",
+        "timm/resnet50.tv_in1k); torchvision/resnet18, or with weights "
+        "torchvision/resnet18.imagenet1k_v1; a timm or transformers image model on the Hub (org/name) or a directory "
+        "that holds one; a weights file or its https:// address, with --architecture",
     )
     model.add_argument("--demo", action="store_true", help="the same as: hf-px prune resnet20")
     model.add_argument(
@@ -82,6 +85,7 @@ def add_to(commands: Any) -> None:
     out.add_argument(
         "--output", type=Path, metavar="DIR", help="write a packed ticket, mask.safetensors and prune.json there"
     )
+    add_dtype_flag(out)
     out.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
     out.add_argument("--quiet", action="store_true", help="no progress bar, no table")
 
@@ -182,6 +186,8 @@ def _checked(args: argparse.Namespace) -> PruneConfig:
         check_source(args.data)
     if args.output:
         check_output(args.output, args.force)
+    elif args.dtype:
+        raise ValueError(f"--dtype {args.dtype} is that of the ticket on disk; name its directory with --output")
     return config
 
 
@@ -327,7 +333,7 @@ def _write_ticket(
         command=command_line(),
         repair=report.to_dict() if report else None,
         **about,
-    ).save_pretrained(directory, layout="packed")
+    ).save_pretrained(directory, layout="packed", dtype=settings["dtype"])
 
 
 def _peak_memory() -> int:

@@ -59,6 +59,7 @@ def repair_command(args: argparse.Namespace) -> None:
     from ..tickets.class_names import recorded_names
     from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.image_processor import processor_file
+    from ..tickets.stored_dtype import recorded_dtype
     from ..tickets.ticket import Ticket
     from .prune import check_output
 
@@ -78,7 +79,8 @@ def repair_command(args: argparse.Namespace) -> None:
     kept |= {"settings": settings, "command": command_line(), "repair": report.to_dict()}
     kept |= {"datasets": ticket.provenance.get("datasets", ()), "class_names": recorded_names(ticket.model_record())}
     files = processor_file(ticket)
-    Ticket(repaired.cpu(), mask, **kept).save_pretrained(args.output, layout="packed", files=files)
+    dtype = recorded_dtype(ticket.provenance)
+    Ticket(repaired.cpu(), mask, **kept).save_pretrained(args.output, layout="packed", dtype=dtype, files=files)
     before, after = report.mean_error
     print(
         f"{report.images} images: error of a layer's output, mean over layers, {before:.1%} before, {after:.1%} after"
@@ -93,6 +95,7 @@ def _dense_model(args: argparse.Namespace, ticket: Ticket) -> nn.Module:
     from ..core.head import head_of
     from ..data import num_classes
     from ..models.load import load
+    from ..tickets.stored_dtype import recorded_dtype, torch_dtype
 
     base, revision = args.base or ticket.provenance.get("base"), None
     if base is None:
@@ -104,10 +107,11 @@ def _dense_model(args: argparse.Namespace, ticket: Ticket) -> nn.Module:
     dense = load(base, num_classes=classes or None, revision=revision, architecture=args.architecture).model.eval()
     own, theirs = pruned.state_dict(), dense.state_dict()
     head = head_of(pruned)
+    stored = torch_dtype(recorded_dtype(ticket.provenance) or "float32")  # both rounded, or bfloat16 looks trained
     for name, bits in ticket.mask.bits.items():
         if name not in theirs or theirs[name].shape != bits.shape:
             raise ValueError(f"{name}: not in {base}, or of another shape there; is --base another model?")
-        kept = own[name][bits].float(), theirs[name][bits].float()
+        kept = own[name][bits].float(), theirs[name][bits].to(stored).float()
         if torch.allclose(*kept, rtol=1e-3, atol=1e-6):
             continue
         if name not in head:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.text import text_table
-from .arguments import add_command
+from .arguments import add_command, add_dtype_flag
 
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 _WHERE = "a directory, or owner/name on the Hub"
@@ -20,6 +20,8 @@ _EXAMPLES = {
     "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
     "      log in first with `hf auth login`, or set HF_TOKEN",
     "convert": "  hf-px convert me/resnet50-px-98 small/ --layout packed\n"
+    "  hf-px convert out/resnet20 half/ --layout packed --dtype float16\n"
+    "      then `hf-px eval half/ --data …` measures what the rounding costs\n"
     "  hf-px convert out/resnet20 out/resnet20 --layout both      (in place)",
     "diff": "  hf-px diff out/px out/snip",
 }
@@ -54,6 +56,7 @@ def add_to(commands: Any) -> None:
         "output", metavar="DIR", type=Path, help="output directory: new, empty, or a ticket's, such as TICKET itself"
     )
     convert.add_argument("--layout", choices=LAYOUTS, required=True, help="; ".join(_LAYOUT_HELP))
+    add_dtype_flag(convert)
     _revision(convert)
     convert.add_argument("--force", action="store_true", help="write to DIR even if it holds other files")
 
@@ -81,6 +84,7 @@ def _revision(command: argparse.ArgumentParser) -> None:
 
 def info_command(args: argparse.Namespace) -> None:
     from ..tickets.provenance import overall_sparsity, weights_outside
+    from ..tickets.stored_dtype import recorded_dtype
     from ..tickets.ticket import Ticket
 
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
@@ -91,7 +95,7 @@ def info_command(args: argparse.Namespace) -> None:
         return
     model = header["model"]
     name = model.get("architecture") or (model.get("architectures") or [model.get("custom")])[0]
-    sparsity = header.get("sparsity", {})
+    sparsity, stored = header.get("sparsity", {}), recorded_dtype(header)
     overall, outside = overall_sparsity(sparsity, mask), weights_outside(sparsity)
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
     settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
@@ -103,6 +107,7 @@ def info_command(args: argparse.Namespace) -> None:
         ("command", header.get("command")),
         ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
         ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
+        ("dtype", f"weights in {stored}, biases and normalisation in float32" if stored else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
     ]
@@ -194,7 +199,8 @@ def convert_command(args: argparse.Namespace) -> None:
         raise ValueError(f"{output}: holds files, but no ticket; name another directory, or add --force")
     source = Source.of(args.ticket, revision=args.revision)
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
-    ticket.save_pretrained(args.output, layout=args.layout, files=files_beside(source.path) if source.is_dir else None)
+    files = files_beside(source.path) if source.is_dir else None
+    ticket.save_pretrained(args.output, layout=args.layout, dtype=args.dtype, files=files)
     print(f"wrote {output}\n{describe_sizes(sizes_on_disk(output))}")
 
 

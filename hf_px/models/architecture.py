@@ -7,6 +7,7 @@ transformers and hf_px, never imported; arguments are numbers and strings, never
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TicketError, first_line
+from .config_marks import OF_TORCHVISION
 from .networks import OLD_NAMES, SEGMENTERS
 
 # entries of pretrained_cfg that locate timm's own weights, or change them when timm loads them
@@ -278,7 +280,11 @@ def check_timm(record: Mapping[str, Any]) -> dict[str, Any]:
 
     name, args, config = record.get("architecture"), record.get("model_args") or {}, record.get("pretrained_cfg", {})
     if not isinstance(name, str) or not (name in OLD_NAMES or (name.isidentifier() and timm.is_model(name))):
-        raise TicketError(f"config.json: timm {timm.__version__} has no model {name!r:.100}; is a newer timm needed?")
+        library, version = "timm", timm.__version__
+        if isinstance(name, str) and name.startswith(OF_TORCHVISION):
+            library, version = "torchvision", importlib.metadata.version("torchvision")
+            name = name.removeprefix(OF_TORCHVISION)
+        raise TicketError(f"config.json: {library} {version} has no model {name!r:.100}; is a newer {library} needed?")
     if not isinstance(args, dict) or not isinstance(config, dict):
         raise TicketError("config.json: model_args and pretrained_cfg must be objects; the file is damaged")
     if odd := sorted(_READING_ARGUMENTS & args.keys()):

@@ -2,6 +2,7 @@
 
     load("imagenet-resnet50", num_classes=10)                   a short name: `hf-px backbones` lists them
     load("timm/resnet50.tv_in1k"), load("resnet50d")            timm: trained weights with a tag, random ones without
+    load("torchvision/resnet50"), load("torchvision/resnet50.imagenet1k_v2")      torchvision: random, or trained
     load("microsoft/resnet-18", revision="…")                   transformers and timm models on the Hub
     load("./my-vit")                                            a directory with such a model
     load("moco.pth.tar", architecture="mocov2-resnet50")        a file, an https:// URL, or a repo with one file
@@ -29,6 +30,8 @@ from .names import check_name, kind_of, means_trained, on_hub, trained_names
 from .networks import ARCHITECTURES, PREFIX, DeepLabV3Plus, encoder_of, kaiming_normal_
 from .records import BackboneRecord, backbones
 from .remote import Source
+from .torchvision_models import check_hash, images_of, registered_name, weights_of
+from .weights_file import fetch
 
 __all__ = ["LoadedModel", "check_name", "load"]
 
@@ -48,7 +51,7 @@ def load(
 
     pretrained      None: trained weights, except for the bare name of an architecture
     revision        a commit, tag or branch on the Hub
-    architecture    of a weights file: a timm name, one of ours, or a short name whose checkpoints are converted
+    architecture    of a weights file: a name of timm, torchvision or ours, or a short name, whose files are converted
     backbone        of a segmenter: the classifier whose body becomes its encoder; pretrained, revision and architecture
                     are then the backbone's
     """
@@ -69,6 +72,8 @@ def load(
         return from_file(name, kind, architecture, options)
     if kind in ("directory", "hub"):
         return from_repo(name, trained, options)
+    if kind == "torchvision":
+        return _load_torchvision(name, trained, options)
     if record is None or (trained and record.source is None):  # for example resnet50 with pretrained=True
         return _load_timm(name.removeprefix("timm/"), trained, options)
     if not trained:
@@ -81,6 +86,17 @@ def load(
     else:
         loaded = from_file(record.source, "url", record.name, options)
     return replace(loaded, license=record.license, citation=record.citation)
+
+
+def _load_torchvision(name: str, trained: bool, options: LoadOptions) -> LoadedModel:
+    bare = name.partition(".")[0]
+    if not trained:
+        return _load_timm(registered_name(bare), False, options)
+    weights = weights_of(name)
+    check_hash(fetch(weights.url))
+    loaded = from_file(weights.url, "url", bare, options)
+    loaded.model.pretrained_cfg.update(images_of(bare, weights))  # type: ignore[operator, union-attr]
+    return loaded
 
 
 def _random_weights(record: BackboneRecord, options: LoadOptions) -> nn.Module:

@@ -17,6 +17,7 @@ from .loaded_model import NO_WEIGHTS, LoadedModel, LoadOptions, loading_errors, 
 from .names import Kind
 from .records import backbones
 from .remote import Source, hub_errors
+from .torchvision_models import converted, registered_name
 from .weights_file import fetch, is_weights_name, load_tensors_, read_weights
 
 _BLOCKS_PER_STAGE = {"resnet20_cifar": 3, "resnet20_cifar_a": 3, "resnet18_tiny": 2}
@@ -32,12 +33,13 @@ def from_file(name: str, kind: Kind, architecture: str, options: LoadOptions) ->
         path, revision = _only_weights(name, kind, options)
         base = name if kind == "hub" else None
     record = backbones.get(architecture)
-    build = record.architecture if record else architecture.removeprefix("timm/")
+    build = record.architecture if record else registered_name(architecture)
     try:
         tensors, unused = ((record and record.convert) or convert_state_dict)(read_weights(path))
     except ValueError as error:
         reason = str(error)
         raise ValueError(reason if str(path) in reason else f"{path}: {reason}") from error
+    tensors = converted(architecture, tensors)
     if build in _BLOCKS_PER_STAGE and "conv1.weight" in tensors and "conv.weight" not in tensors:
         tensors = stages_to_blocks(tensors, depth=_BLOCKS_PER_STAGE[build])
 

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..core.errors import TicketError, first_line
+from .torchvision_models import reset_head_
 
 # overwrites the entries of timm's pretrained_cfg that describe timm's own weights
 NO_WEIGHTS: dict[str, Any] = {"url": "", "hf_hub_id": None, "hf_hub_filename": None, "tag": None, "custom_load": False}
@@ -49,7 +51,7 @@ class LoadOptions:
             return ()
         old = {id(parameter) for parameter in model.parameters()}
         with self.seeded():
-            model.reset_classifier(self.num_classes)
+            getattr(model, "reset_classifier", partial(reset_head_, model))(self.num_classes)
         return tuple(name for name, parameter in model.named_parameters() if id(parameter) not in old)
 
 

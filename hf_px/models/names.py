@@ -14,9 +14,10 @@ from ..core.registry import nearest
 from . import timm_register as _registered  # noqa: F401  # adds our networks to timm's registry
 from .networks import MODELS, encoder_of
 from .records import backbones
+from .torchvision_models import PREFIX, check_torchvision
 from .weights_file import SUFFIXES, check_url, is_weights_name
 
-Kind = Literal["record", "url", "file", "directory", "hub", "timm"]
+Kind = Literal["record", "url", "file", "directory", "hub", "timm", "torchvision"]
 
 
 def check_name(
@@ -38,7 +39,7 @@ def check_name(
             )
         return check_name(backbone, pretrained=pretrained, architecture=architecture)
     kind = kind_of(name)
-    if kind in ("record", "timm") and architecture is not None:
+    if kind in ("record", "timm", "torchvision") and architecture is not None:
         raise ValueError(f"{name} is already an architecture; omit `architecture`")
     if architecture is not None:
         _check_architecture(architecture)
@@ -56,6 +57,8 @@ def check_name(
             validate_repo_id(name)
         except HFValidationError as error:
             raise ValueError(f"{name}: neither a directory nor a name on the Hub ({first_line(error)})") from error
+    elif kind == "torchvision":
+        check_torchvision(name, means_trained(name, pretrained))
     elif kind == "timm" or (kind == "record" and pretrained and backbones[name].source is None):
         if pretrained and (encoder := encoder_of(name)) is not None:
             raise ValueError(
@@ -97,6 +100,8 @@ def kind_of(name: str) -> Kind:
         return "file"
     if path.is_file():
         raise ValueError(f"{name}: not the name of a weights file, which ends in {', '.join(SUFFIXES)}")
+    if name.startswith(PREFIX):
+        return "torchvision"
     return "hub" if "/" in name and not name.startswith("timm/") else "timm"
 
 
@@ -107,7 +112,7 @@ def means_trained(name: str, pretrained: bool | None) -> bool:
     kind = kind_of(name)
     if kind == "record":
         return backbones[name].source is not None
-    return "." in name if kind == "timm" else True
+    return "." in name if kind in ("timm", "torchvision") else True
 
 
 def loads_trained(
@@ -138,9 +143,13 @@ def _check_timm_name(name: str, pretrained: bool) -> None:
 
 
 def _check_architecture(name: str) -> None:
+    if name.startswith(PREFIX):
+        return check_torchvision(name.partition(".")[0], False)
     name = name.removeprefix("timm/")
     if name not in backbones and not timm.is_model(name):
         hint = nearest(name, [*backbones, *timm.list_models()])
-        raise ValueError(f"unknown architecture {name!r}; {hint}it is a timm name, or one of hf-px backbones")
+        raise ValueError(
+            f"unknown architecture {name!r}; {hint}it is a timm name, torchvision/NAME, or one of hf-px backbones"
+        )
     if name not in backbones and "." in name:
         _check_timm_name(name, False)

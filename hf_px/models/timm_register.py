@@ -10,6 +10,7 @@ from typing import Any
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
+from . import torchvision_models as _registered  # noqa: F401  # adds torchvision's, too
 from .networks import ARCHITECTURES
 
 default_cfgs = generate_default_cfgs({})

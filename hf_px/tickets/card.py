@@ -17,9 +17,11 @@ from ..core.registry import scorers
 from ..core.text import plain
 from ..figures import draw_layers
 from ..models.architecture import pipeline_task
+from ..models.config_marks import OF_TORCHVISION
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
 from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
+from .stored_dtype import recorded_dtype
 from .ticket_file import DENSE, PACKED, Contents
 
 CARD = "README.md"
@@ -133,6 +135,7 @@ def card_text(
         results=results,
         warnings=list(dict.fromkeys(_table_cell(str(r["warning"])) for r in results if r.get("warning"))),
         by_class=[table for result in results if (table := _by_class_table(result, label_names))],
+        dtype=recorded_dtype(ticket),
         segments=pipeline_task(contents.model) == "image-segmentation",
         repair=read_repair(ticket),
     )
@@ -239,7 +242,9 @@ def _library(model: Mapping[str, Any]) -> str:
         return "transformers"
     if "custom" in model:
         return "custom"
-    return "hf_px" if {model["architecture"], OLD_NAMES.get(model["architecture"])} & ARCHITECTURES.keys() else "timm"
+    name = model["architecture"]
+    ours = {name, OLD_NAMES.get(name)} & ARCHITECTURES.keys() or str(name).startswith(OF_TORCHVISION)
+    return "hf_px" if ours else "timm"
 
 
 def _template() -> str:

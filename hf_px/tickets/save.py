@@ -26,17 +26,24 @@ from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
 from .image_processor import processor_file
 from .provenance import overall_sparsity
+from .stored_dtype import rounded_contents
 from .ticket_file import DENSE, PACKED, Contents, ticket_file_chunks
 
 if TYPE_CHECKING:
     from .ticket import Ticket
 
 
-def save_ticket(ticket: Ticket, directory: str | os.PathLike[str], layout: str, files: Mapping[str, bytes]) -> None:
+def save_ticket(
+    ticket: Ticket,
+    directory: str | os.PathLike[str],
+    layout: str,
+    files: Mapping[str, bytes],
+    dtype: str | torch.dtype | None = None,
+) -> None:
     if not os.fspath(directory):
         raise TicketError("`directory` is empty; '.' is the current one")
     directory = Path(directory).expanduser()
-    contents = checked_contents(ticket, layout)
+    contents = checked_contents(ticket, layout, dtype)
     if directory.exists() and not directory.is_dir():
         raise TicketError(f"{directory}: is a file; name a directory")
     check_overwrite(directory, layout)
@@ -58,13 +65,14 @@ def push_ticket(
     *,
     private: bool | None,
     layout: str,
+    dtype: str | torch.dtype | None,
     token: str | bool | None,
     revision: str | None,
     commit_message: str | None,
     files: Mapping[str, bytes],
 ) -> str:
     """Create the repo if needed and upload the ticket in one commit; returns the commit's URL."""
-    contents = checked_contents(ticket, layout)
+    contents = checked_contents(ticket, layout, dtype)
     check_repo_id(repo_id)
     api = HfApi(token=token, library_name="hf_px", library_version=__version__)
     with hub_errors(repo_id, revision):
@@ -138,13 +146,19 @@ def _has_edited_card(api: HfApi, repo_id: str, revision: str | None) -> bool:
     return path is not None and not is_generated(path)
 
 
-def checked_contents(ticket: Ticket, layout: str) -> Contents:
-    """The ticket's contents; raises for everything that would make a wrong ticket, before any file is written."""
+def checked_contents(ticket: Ticket, layout: str, dtype: str | torch.dtype | None = None) -> Contents:
+    """The ticket's contents; raises for everything that would make a wrong ticket, before any file is written.
+
+    With `dtype` they are rounded to it.
+    """
     if layout not in get_args(Layout):
         raise ValueError(f"`layout` {layout!r}: choose one of {', '.join(get_args(Layout))}")
     contents = ticket.contents if ticket.contents is not None else snapshot(ticket)
     if layout == "mask-only":
+        if dtype is not None:
+            raise ValueError("`dtype` is that of stored weights, and `layout` mask-only stores none; omit one")
         _check_mask_only(contents)
+        contents = replace(contents, ticket={k: v for k, v in contents.ticket.items() if k != "dtype"})
     elif contents.tensors is None:
         loaded = type(ticket)(ticket.to_model(), ticket.mask, model_args=contents.model.get("model_args"))
         contents = snapshot(loaded, contents.ticket)
@@ -154,7 +168,7 @@ def checked_contents(ticket: Ticket, layout: str) -> Contents:
                 f"{name}: {count:,} pruned weights are not zero; call mask.apply_(model), and "
                 "hf_px.keep_zeros(model, mask, optimizer) before training"
             )
-    return contents
+    return contents if dtype is None else rounded_contents(contents, dtype)
 
 
 def _check_mask_only(contents: Contents) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..core.mask import Mask
 from ..models.remote import Source
 from ..sparse_training import bare
 from .directory import Layout, mask_for, naming_file, read_ticket
+from .stored_dtype import DtypeName, contents_to_load
 from .ticket_file import Contents
 
 
@@ -112,10 +114,17 @@ class Ticket:
         scorer = self.provenance.get("scorer")
         return f"Ticket({self.mask!r}{f', scorer {scorer}' if scorer else ''})"
 
-    def to_model(self, *, num_classes: int | None = None, into: nn.Module | None = None) -> nn.Module:
+    def to_model(
+        self,
+        *,
+        num_classes: int | None = None,
+        into: nn.Module | None = None,
+        dtype: DtypeName | torch.dtype | None = None,
+    ) -> nn.Module:
         """The module with its zeros, in eval mode. Another `num_classes` gives it a newly initialised head.
 
-        `into` is a module of your own, for architectures that neither timm, transformers nor hf_px can build.
+        `into` is a module of your own, for architectures that neither timm, transformers nor hf_px can build. By
+        default a ticket saved with `dtype` is float32, any other has the dtype of the model that was saved.
         """
         from .to_model import build_from_base, build_from_contents, fill_
 
@@ -123,17 +132,23 @@ class Ticket:
             raise ValueError(f"`num_classes`: {num_classes!r} is not a number of classes; 1 or more")
         if into is not None and num_classes is not None:
             raise ValueError("`into` keeps the head of the module; give it the head you want, without `num_classes`")
+        if into is not None and dtype is not None:
+            raise ValueError("`into` keeps the dtype of the module; convert the module, without `dtype`")
         if self.contents is None:
-            if num_classes is not None or into is not None:
+            if num_classes is not None or into is not None or dtype is not None:
                 raise ValueError("this ticket holds a live model; save and load it to get another one")
             assert self._model is not None
             return self._model
         with naming_file(self.contents):
             if into is not None:
                 return fill_(into, self.contents)
-            if self.contents.tensors is None:
-                return build_from_base(self.contents, num_classes, self._download)
-            return build_from_contents(self.contents, num_classes)
+            contents, target = contents_to_load(self.contents, dtype)
+            if contents.tensors is None:
+                model = build_from_base(contents, num_classes, self._download)
+            else:
+                model = build_from_contents(contents, num_classes)
+        # also tensors that the constructor computes; transformers' own `to` refuses models with a quantizer
+        return model if target is None else nn.Module.to(model, target)
 
     def mask_for(self, model: nn.Module) -> Mask:
         """The mask without tensors whose shape differs in the model: a new head is not pruned."""
@@ -144,15 +159,18 @@ class Ticket:
         directory: str | os.PathLike[str],
         *,
         layout: Layout = "both",
+        dtype: DtypeName | torch.dtype | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write the ticket: all files under temporary names first, then each is renamed into place.
 
-        If this is interrupted, a reader finds the old ticket or the new one. `files` as in push_to_hub.
+        If this is interrupted, a reader finds the old ticket or the new one. `dtype` float16 or bfloat16 rounds the
+        weights, so that they take half the bytes (see stored_dtype.py); the model itself stays as it is. `files` as in
+        push_to_hub.
         """
         from .save import save_ticket  # here: the card and its chart are not needed to load a ticket
 
-        save_ticket(self, directory, layout, files or {})
+        save_ticket(self, directory, layout, files or {}, dtype)
 
     def push_to_hub(
         self,
@@ -160,6 +178,7 @@ class Ticket:
         *,
         private: bool | None = None,
         layout: Layout = "both",
+        dtype: DtypeName | torch.dtype | None = None,
         token: str | bool | None = None,
         revision: str | None = None,
         commit_message: str | None = None,
@@ -167,8 +186,8 @@ class Ticket:
     ) -> str:
         """Create the repo if needed and upload the ticket with its card in one commit; returns the commit's URL.
 
-        `files` ({name: bytes}) are uploaded with it, for example a recipe's results.json; the card shows
-        predictions.png.
+        `dtype` as in save_pretrained. `files` ({name: bytes}) are uploaded with it, for example a recipe's
+        results.json; the card shows predictions.png.
         """
         from .save import push_ticket
 
@@ -177,6 +196,7 @@ class Ticket:
             repo_id,
             private=private,
             layout=layout,
+            dtype=dtype,
             token=token,
             revision=revision,
             commit_message=commit_message,

@@ -302,7 +302,7 @@ def _header(model: PreTrainedModel, mask: Mask, ticket: Mapping[str, Any]) -> di
     bits = Mask({names[name]: b for name, b in mask.bits.items()}, excluded)
     renamed = {name: own for own, name in names.items() if name != own}
     record = architecture.describe(model)
-    # results were measured before these weights were trained further
-    origin = {key: value for key, value in ticket.items() if key not in ("results", "command")}
+    # results were measured before these weights were trained further, which are stored in the model's own dtype
+    origin = {key: value for key, value in ticket.items() if key not in ("results", "command", "dtype")}
     contents = Contents("dense", None, record, origin, lambda: bits, renamed=renamed)
     return {"hf_px": header_json(contents, {}, {name: mask_to_base64(b) for name, b in bits.bits.items()})}

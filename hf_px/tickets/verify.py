@@ -16,6 +16,7 @@ from ..models.remote import Source
 from ..sparse_training import violations
 from .directory import config_json, no_ticket
 from .mask_codec import tensor_bytes
+from .stored_dtype import check_stored
 from .ticket_file import DENSE, PACKED, Contents, pair_id, read_header, read_ticket_file
 
 
@@ -73,6 +74,12 @@ def _verify_file(name: str, contents: Contents) -> Iterator[str]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
             raise TicketError(f"{name}: {key}: holds inf or nan")
     yield f"{name}: {len(contents.tensors)} tensors, all values finite"
+    try:
+        line = check_stored(contents)
+    except TicketError as error:
+        raise TicketError(f"{name}: {error}") from error
+    if line is not None:
+        yield f"{name}: {line}"
     for key, count in violations(contents.tensors, mask).items():
         raise TicketError(f"{name}: {key}: {count:,} pruned weights are not zero")
     yield f"{name}: all pruned weights are zero"

@@ -16,6 +16,7 @@ from ..core.options import at_least, option
 from ..prune_config import COLUMN_HELP, DEFAULT_PER_CLASS, PruneConfig
 from ..refit.options import RepairOptions
 from ..tickets.directory import Layout
+from ..tickets.stored_dtype import DtypeName
 from .defaults import RATES, SETTINGS, by_kind, kind_of_weights, rates_by_kind
 
 OptimizerName = Literal["sgd", "nesterov", "adamw"]
@@ -254,6 +255,9 @@ class OutputOptions:
     eval_epochs: int = option(1, "test every this many epochs, and after the last")
     layout: Layout = option(
         "both", "files of the ticket, see hf_px/tickets/README.md", choices=("both", "packed", "dense", "mask-only")
+    )
+    dtype: DtypeName | None = option(
+        None, "round the ticket's weights to it, measure and store them so", type=str, choices=get_args(DtypeName)
     )
     bench: bool = option(True, "time the ticket on this machine's CPU, dense and sparse, for the card: some seconds")
     report_to: list[str] = option([], "trackers of accelerate: tensorboard, trackio, wandb, …")

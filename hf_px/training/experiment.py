@@ -58,7 +58,7 @@ _NO_EFFECT = {
 _TICKET_ONLY = {
     "scorer", "sparsity", "rounds", "scope", "schedule", "norm", "keep_head", "keep_dense", "exclude", "min_per_layer",
     "rewind", "rewind_epochs", "dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout",
-    "ridge_per_class", "repair", "repair_images",
+    "ridge_per_class", "repair", "repair_images", "dtype",
 }  # fmt: skip
 
 

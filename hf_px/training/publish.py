@@ -28,7 +28,7 @@ from .run_directory import RESULTS, results_bytes
 
 _BESIDE = (RESULTS, PROCESSOR, PREDICTIONS, SPEED)
 # already on the card, or without effect on the ticket
-_NOT_ON_CARD = {"scorer", "sparsity", "layout", "eval_epochs", "dense", "device", "deterministic", "compile"}
+_NOT_ON_CARD = {"scorer", "sparsity", "layout", "dtype", "eval_epochs", "dense", "device", "deterministic", "compile"}
 
 
 def save_run_ticket(
@@ -60,7 +60,7 @@ def save_run_ticket(
         results=card_results(results),
         command=results["command"],
         repair=results.get("repair"),
-    ).save_pretrained(directory, layout=layout)
+    ).save_pretrained(directory, layout=layout, dtype=results["settings"].get("dtype"))
     sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.safetensors"))}
     return sizes | {"dense": sum(t.numel() * t.element_size() for t in model.state_dict().values())}
 

@@ -111,6 +111,22 @@ def test_a_ticket_is_repaired_later(trained: Path, photos: Path, tmp_path: Path)
         torch.testing.assert_close(found[name], value)
 
 
+def test_a_ticket_in_bfloat16_is_repaired_to_one_in_bfloat16(trained: Path, photos: Path, tmp_path: Path) -> None:
+    """Rounded weights are not those of the base, but they were not trained."""
+    plain, out = tmp_path / "plain", tmp_path / "repaired"
+    prune = ["prune", str(trained), "--sparsity", "0.6", "--dtype", "bfloat16", "--output", str(plain), "--quiet"]
+    assert main(prune) == 0
+    words = ["repair", str(plain), "--base", str(trained), "--data", str(photos), "--output", str(out), "--quiet"]
+    assert main(words) == 0
+    ticket, dense = hf_px.Ticket.from_pretrained(out), load(str(trained)).model.eval()
+    wanted, _ = Repair(dense, load_images(str(photos), dense, 512), progress=False).repaired(ticket.mask)
+    assert ticket.config["dtype"] == "bfloat16"
+    found = ticket.to_model().state_dict()
+    for name in ticket.mask.bits:
+        torch.testing.assert_close(found[name], wanted.get_parameter(name).bfloat16().float(), rtol=1e-2, atol=1e-6)
+        assert torch.equal(found[name], found[name].bfloat16().float())
+
+
 def test_what_is_refused_before_work(
     trained: Path, photos: Path, pruned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

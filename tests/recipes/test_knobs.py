@@ -23,6 +23,7 @@ import hf_px
 import hf_px.training.experiment
 import hf_px.training.loop
 from hf_px.core.registry import scorers
+from hf_px.data import TestImages, data_config, open_data
 from hf_px.prune_config import PruneConfig
 from hf_px.sparse_training import violations
 from hf_px.training.checkpoint import Checkpoints
@@ -251,6 +252,33 @@ def test_distillation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert seen.keys() == twin.keys() and all(torch.equal(seen[name], twin[name]) for name in twin)
     assert not same(some, none)
     assert not same(some, run("hot", "--dense", "train", "--distill", 0.5, "--distill_temperature", 8))
+
+
+def test_a_ticket_in_float16_is_measured_as_it_is_stored(run: Run, digits: Path) -> None:
+    """The loss on its card is that of the rounded weights: to the last digit, and not that of the trained ones."""
+    full, half = run("full"), run("half", "--dtype", "float16")
+    matrices = {name: tensor for name, tensor in weights(full).items() if tensor.dim() > 1}
+    rounded = {name: tensor.half() for name, tensor in matrices.items()}
+    stored = load_file(half / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values() if tensor.dim() > 1} == {torch.float16}
+    loaded = hf_px.from_pretrained(half)
+    assert all(torch.equal(loaded.state_dict()[name], want.float()) for name, want in rounded.items())
+    before, after = results(full)["results"], results(half)["results"]
+    assert before["pruned"] == after["pruned"] and before["ticket"]["loss"] != after["ticket"]["loss"]
+    found = results(half)
+    assert found["settings"]["dtype"] == "float16" and found["bytes"]["model.safetensors"] < found["bytes"]["dense"]
+    assert loss_of(loaded, digits) == pytest.approx(after["ticket"]["loss"], rel=1e-6)
+    assert not any("rounded" in result["note"] for result in hf_px.Ticket.from_pretrained(half).config["results"])
+    card = (half / "README.md").read_text()
+    assert "Weights are stored in float16" in card and f"{found['bytes']['ticket.safetensors']:,}" in card
+
+
+def loss_of(model: nn.Module, data: Path) -> float:
+    """The mean cross-entropy on the test images, without the recipe's loop."""
+    images = TestImages(open_data(str(data)), data_config(model))
+    x, y = (torch.stack([torch.as_tensor(images[i][part]) for i in range(len(images))]) for part in (0, 1))
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(x).logits, y))
 
 
 def test_a_part_of_the_training_images(run: Run) -> None:

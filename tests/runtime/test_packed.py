@@ -101,6 +101,17 @@ def test_a_ticket_in_bfloat16_runs_in_float32(tmp_path):
     assert difference(sparse(tmp_path)(IMAGES).logits, expected) < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["both", "packed", "dense"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_rounded_ticket_runs_as_its_dense_model(tmp_path, dtype, layout):
+    ticket("test_resnet").save_pretrained(tmp_path, layout=layout, dtype=dtype)
+    expected = exact(hf_px.from_pretrained(tmp_path), IMAGES)
+    found = sparse(tmp_path, dtype="float32")
+    assert difference(found(IMAGES), expected) < 1e-5
+    assert has_no_dense_tensor(found, "test_resnet") is (layout != "dense")
+    assert difference(exact(pruned("test_resnet")[0], IMAGES), expected) > 1e-5  # and not as the one before
+
+
 def test_plan_and_nbytes_of_a_packed_ticket(tmp_path):
     ticket("resnet20").save_pretrained(tmp_path, layout="packed")
     found, bits = sparse(tmp_path), pruned("resnet20")[1].bits

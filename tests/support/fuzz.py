@@ -43,6 +43,7 @@ from hf_px.core.errors import TicketError
 from hf_px.core.mask import Mask
 from hf_px.models.networks import resnet20
 from hf_px.tickets import mask_codec, ticket_file
+from hf_px.tickets.stored_dtype import round_
 from hf_px.tickets.transformers_quantizer import mask_of
 
 PACKED, DENSE, CONFIG = "ticket.safetensors", "model.safetensors", "config.json"
@@ -101,20 +102,20 @@ def homes(revision: str | None, base: Path | None = None) -> list[Home]:
             write_base(model, base)
         mask.apply_(model)
         layouts = LAYOUTS if kind == "timm" and revision else LAYOUTS[:3]
-        for layout in layouts:
+        for layout, dtype in [*((layout, None) for layout in layouts), ("packed", "float16")]:
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ticket = hf_px.Ticket(
                     model, mask, base=BASE, base_revision=revision, scorer="px", model_args=ARGS.get(kind)
                 )
-                ticket.save_pretrained(folder, layout=layout)
+                ticket.save_pretrained(folder, layout=layout, dtype=dtype)
                 files = {
                     p.name: p.read_bytes()
                     for p in Path(folder).iterdir()
                     if p.suffix == ".safetensors" or p.name == CONFIG
                 }
                 older = b"".join(ticket_file.separate_chunks(f"{folder}/{PACKED}")) if PACKED in files else b""
-            state = {name: t.clone() for name, t in model.state_dict().items()}
+            state = copy.deepcopy(round_(copy.deepcopy(model), dtype).state_dict())
             made.append(Home(kind, layout, files, mask, state))
             if layout in ("packed", "mask-only"):  # of version 1, too
                 made.append(Home(kind, layout, files | {PACKED: older}, mask, state))
