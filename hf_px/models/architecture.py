@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import TicketError, first_line
 from .config_marks import OF_TORCHVISION
-from .networks import OLD_NAMES, SEGMENTERS
+from .networks import ARCHITECTURES, OLD_NAMES, SEGMENTERS
 
 # entries of pretrained_cfg that locate timm's own weights, or change them when timm loads them
 _WEIGHTS_KEYS = {"url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "label_offset"}
@@ -34,6 +34,8 @@ _MAX_NUMBER, _MAX_ARGUMENT = 2**20, 2**17
 _BASE_STEPS, _STEPS_PER_TENSOR = 5_000, 250
 # keys of a transformers config, at any depth, that make it fetch code or settings
 _FETCHING_KEYS = {"auto_map", "quantization_config"}
+# entries of pretrained_cfg, besides those of our networks, that change no tensor
+_ORDINARY = {"crop_mode", "label_names", "fixed_input_size"}
 # arguments of timm.create_model that read files or the network
 _READING_ARGUMENTS = {
     "pretrained",
@@ -121,7 +123,29 @@ def shapes(
 def on_meta(record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None) -> nn.Module:
     """The record's module without memory for its tensors; `tensors` as in shapes."""
     with torch.device("meta"), _step_budget(tensors):
-        return _module(record, num_classes)
+        return _own_network(record, num_classes) or _module(record, num_classes)
+
+
+def _own_network(record: Mapping[str, Any], num_classes: int | None) -> nn.Module | None:
+    """One of our networks as timm's registry would build it, without the seconds that timm's import takes.
+
+    None for any record out of the ordinary, which timm then builds, or refuses.
+    """
+    name, args, config = record.get("architecture"), record.get("model_args", {}), record.get("pretrained_cfg", {})
+    builder = ARCHITECTURES.get(OLD_NAMES.get(name, name)) if isinstance(name, str) else None
+    if builder is None or builder.uses_timm or record.keys() & {"model_type", "custom"}:
+        return None
+    if not isinstance(args, dict) or not isinstance(config, dict) or args.keys() - {"in_chans"}:
+        return None
+    size, count = config.get("input_size"), record.get("num_classes") if num_classes is None else num_classes
+    channels = args.get("in_chans", size[0] if isinstance(size, list) and size else None)
+    if type(channels) is not int or type(count) is not int or min(channels, count) < 1:
+        return None
+    if config.keys() - builder.pretrained_cfg().keys() - _ORDINARY or config.get("fixed_input_size"):
+        return None
+    _check_numbers(record)
+    _check_numbers(args, _MAX_ARGUMENT)
+    return builder.make(count, channels)  # without its random weights, for which torch imports its compiler
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from ..core.errors import TicketError
 from ..core.mask import Mask
 from ..core.registry import scorers
-from ..core.text import plain
+from ..core.text import LONGEST, plain
 from ..figures import draw_layers
 from ..models.architecture import pipeline_task
 from ..models.config_marks import OF_TORCHVISION
@@ -27,8 +27,10 @@ from .ticket_file import DENSE, PACKED, Contents
 CARD = "README.md"
 CHART = "density.svg"
 PREDICTIONS = "predictions.png"  # written by a recipe; the card shows it if it exists
+DESCRIPTION = "Description"  # the key that PNG defines for a picture's description in words
 SPEED = "speed.json"  # written by hf-px bench and by recipes; the card shows it if it is of this mask
 GENERATED = "<!-- written by hf_px; remove this line to keep your own changes when the ticket is saved again -->"
+_MOST_LINES, _LONGEST_LINE = 65, 600
 _MOST_CLASSES = 300  # rows of a table; an untrusted ticket may list any number
 
 
@@ -39,7 +41,7 @@ def card_files(
     files = {CHART: density_chart(contents.mask).encode()}
     path = directory / CARD
     if not path.is_file() or is_generated(path):
-        predictions = (directory / PREDICTIONS).is_file()
+        predictions = read_predictions(directory / PREDICTIONS)
         speed = read_speed(directory / SPEED, contents.model_mask())
         files[CARD] = card_text(contents, layout, sizes, repo, predictions, speed).encode()
     return files
@@ -56,6 +58,25 @@ def read_speed(path: Path, mask: Mask) -> dict[str, Any] | None:
         return times | {"machine": _table_cell(str(found["machine"])), "image_size": size}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def read_predictions(path: Path) -> list[str] | None:
+    """The words of the picture of predictions, [] if it has none; None if there is no picture."""
+    if not path.is_file():
+        return None
+    return [_table_cell(line, _LONGEST_LINE) for line in read_words(path)]
+
+
+def read_words(path: Path) -> list[str]:
+    """The words of a picture, untrusted; none if it has none, or is damaged."""
+    from PIL import Image  # here: a ticket without a picture does not need it
+
+    try:
+        with Image.open(path, formats=("PNG",)) as file:
+            text = file.info.get(DESCRIPTION, "")  # .text would decode all pixels, and there may be many
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # SyntaxError: PIL's of a broken PNG
+        return []
+    return [plain(line, _LONGEST_LINE) for line in str(text).splitlines()[:_MOST_LINES]]
 
 
 def read_repair(ticket: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -97,7 +118,7 @@ def card_text(
     layout: str,
     sizes: Mapping[str, int],
     repo: str | None,
-    predictions: bool,
+    predictions: Sequence[str] | None,
     speed: Mapping[str, Any] | None = None,
 ) -> str:
     """The card of a ticket whose files have these sizes; `repo` is its Hub id, if known."""
@@ -114,7 +135,8 @@ def card_text(
         generated=GENERATED,
         repo=repo or "REPO",
         chart=CHART,
-        predictions=PREDICTIONS if predictions else None,
+        predictions=PREDICTIONS if predictions is not None else None,
+        predictions_words=predictions,
         speed=speed,
         ticket=ticket,
         library=library,
@@ -133,7 +155,9 @@ def card_text(
         method=scorers[ticket["scorer"]] if ticket.get("scorer") in list_scorers() else None,
         settings={k: v for k, v in ticket.get("settings", {}).items() if v is not None},
         results=results,
-        warnings=list(dict.fromkeys(_table_cell(str(r["warning"])) for r in results if r.get("warning"))),
+        warnings=list(
+            dict.fromkeys(_table_cell(str(r["warning"]), 4 * _LONGEST_LINE) for r in results if r.get("warning"))
+        ),
         by_class=[table for result in results if (table := _by_class_table(result, label_names))],
         dtype=recorded_dtype(ticket),
         segments=pipeline_task(contents.model) == "image-segmentation",
@@ -186,9 +210,9 @@ def _value(value: float | None) -> str:
     return "absent" if value is None else f"{value:.4f}"
 
 
-def _table_cell(name: str) -> str:
+def _table_cell(name: str, longest: int = LONGEST) -> str:
     """An untrusted name with Markdown and HTML escaped, so that it cannot end the table or start a link or tag."""
-    return "".join(f"&#{ord(letter)};" if letter in "|<>&`*[]\\!_" else letter for letter in plain(name))
+    return "".join(f"&#{ord(letter)};" if letter in "|<>&`*[]\\!_" else letter for letter in plain(name, longest))
 
 
 def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:

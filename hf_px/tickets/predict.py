@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line
 from ..core.forward import IGNORE, output_tensor, undisturbed
-from ..core.text import plain
+from ..core.text import LONGEST, plain
 from ..data import Pairs
 from ..data.model_inputs import data_config, num_classes
 from ..data.segmentation.letterbox import Letterbox
@@ -98,9 +98,9 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
     return unique_names(labels) if isinstance(labels, (list, tuple)) and labels and len(labels) == count else None
 
 
-def unique_names(names: Sequence[Any]) -> tuple[str, ...]:
+def unique_names(names: Sequence[Any], longest: int = LONGEST) -> tuple[str, ...]:
     """Names of classes as they are shown: printable, each once."""
-    words = [plain(name) or f"class {i}" for i, name in enumerate(names)]
+    words = [plain(name, longest) or f"class {i}" for i, name in enumerate(names)]
     counts = Counter(words)  # ImageNet has two classes called crane
     return tuple(f"{word} ({i})" if counts[word] > 1 else word for i, word in enumerate(words))
 
@@ -157,7 +157,7 @@ def segment_all(model: nn.Module, batch: Sequence[Image.Image], images: Mapping[
     """segment() of several images in one call of the model."""
     letterbox = Letterbox(images)
     x = torch.stack([letterbox(image)[0] for image in batch])
-    logits = _logits(model, x)
+    logits = finite_logits(model, x)
     if logits.dim() != 4:
         raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape[1:])}, not logits for every pixel")
     if logits.shape[1] > IGNORE:
@@ -182,7 +182,7 @@ def classify_all(
     inputs = [transform(image.convert(mode)) for image in batch]
     if not inputs:
         return []
-    logits = _logits(model, torch.stack(inputs))
+    logits = finite_logits(model, torch.stack(inputs))
     if logits.dim() != 2 or num_classes(model) == 0:
         raise ValueError(f"{type(model).__name__} returns shape {tuple(logits.shape[1:])} and is not a classifier")
     best, names = logits.softmax(1).topk(min(k, logits.shape[1])), class_names(model)
@@ -214,14 +214,14 @@ def draw_segmentation(
 
 
 def gallery(
-    test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module]
+    test: Pairs, images: Mapping[str, Any], classes: Sequence[str], models: Mapping[str, nn.Module], count: int = 4
 ) -> Image.Image:
     """A few test images side by side: the image, its true label map, and the predictions of each model.
 
     The images are evenly spaced in the test set: chosen by position, not by how good the predictions are.
     """
     rows, shown, background = [], set(), background_class(classes)
-    for index in sorted({round(i * (len(test) - 1) / 3) for i in range(min(4, len(test)))}):
+    for index in sorted({round(i * (len(test) - 1) / max(1, count - 1)) for i in range(min(count, len(test)))}):
         image = test.image(index)
         label_maps = [test.label_map(index), *(segment(model, image, images) for model in models.values())]
         rows.append([image, *(overlay(image, labels, background=background) for labels in label_maps)])
@@ -242,7 +242,7 @@ def background_legend(names: Sequence[str] | None) -> dict[str, tuple[int, int, 
     return {} if label is None else {f"{class_name(names, label)}: not coloured": (255, 255, 255)}
 
 
-def _logits(model: nn.Module, x: Tensor) -> Tensor:
+def finite_logits(model: nn.Module, x: Tensor) -> Tensor:
     """f(x) of a batch; the model's mode is restored."""
     like = next(model.parameters(), torch.empty(0))  # the sparse runtime has none: float32 on the CPU
     try:

@@ -31,7 +31,7 @@ _NOTES = {
     DENSE: "weights with their zeros, for any library",
     PACKED: "weights, for hf_px",
     PROCESSOR: "how images are prepared, for transformers",
-    PREDICTIONS: "the card's picture of images and predictions",
+    PREDICTIONS: "the card's picture: images of the test set; delete the file to keep them to yourself",
     SPEED: "the card's times",
 }
 

@@ -260,6 +260,12 @@ class OutputOptions:
         None, "round the ticket's weights to it, measure and store them so", type=str, choices=get_args(DtypeName)
     )
     bench: bool = option(True, "time the ticket on this machine's CPU, dense and sparse, for the card: some seconds")
+    card_images: int | None = option(
+        None,
+        "test images that the card shows, with predictions; 0 for none (default: 8, or 4 with label maps; 0 if "
+        "--push-to-hub would make images of this machine public before you have seen the card)",
+        type=int,
+    )
     report_to: list[str] = option([], "trackers of accelerate: tensorboard, trackio, wandb, …")
     push_to_hub: str | None = option(None, "owner/name: publish the ticket there", type=str)
     private: bool = option(False, "make that repo private")
@@ -267,6 +273,9 @@ class OutputOptions:
     def __post_init__(self) -> None:
         at_least(1, checkpoint_steps=self.checkpoint_steps, keep_checkpoints=self.keep_checkpoints)
         at_least(1, eval_epochs=self.eval_epochs)
+        at_least(0, card_images=self.card_images)
+        if (self.card_images or 0) > 64:
+            raise ValueError(f"`card_images` {self.card_images}: a card shows 64 at most")
         if self.resume and self.overwrite:
             raise ValueError("`resume` continues a run, `overwrite` discards it; use one of the two")
         if self.layout == "mask-only":

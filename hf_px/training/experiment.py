@@ -21,21 +21,20 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..analysis.ridge_probe import with_ridge_head
-from ..core.head import head_of, segments, silent_classes
+from ..core.head import head_of, silent_classes
 from ..core.mask import Mask
 from ..core.processes import gather
 from ..core.prunable import prunable
 from ..core.shareable import shareable, short_name
 from ..core.text import name_list
 from ..data import Data, check_source, pruning_batches
-from ..data.segmentation.overlay import png
 from ..models.load import check_name, load
 from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
-from ..tickets.predict import gallery
 from .alarms import find_alarms
 from .before_training import fit_start_, fits_head
+from .card_picture import card_picture
 from .command_line import RecipeName
 from .config import Options
 from .dense_cache import dense_path, digest_of_data, digest_of_weights, load_dense, save_dense
@@ -52,7 +51,7 @@ from .trackers import check_trackers, start_trackers
 # these options do not change the results
 _NO_EFFECT = {
     "output_dir", "resume", "overwrite", "checkpoint_steps", "keep_checkpoints", "report_to", "push_to_hub", "private",
-    "num_workers", "bench",
+    "num_workers", "bench", "card_images",
 }  # fmt: skip
 # these change the ticket, not its dense twin
 _TICKET_ONLY = {
@@ -347,21 +346,16 @@ class Experiment:
         if self.accelerator.is_main_process:
             if self.output.bench:
                 results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
-            results["bytes"] = save_run_ticket(
-                self.directory, model, mask, results, self.output.layout, self._gallery(model)
-            )
+            picture = card_picture(self.options, self.data, self.images, results, model, self._dense_twin)
+            results["bytes"] = save_run_ticket(self.directory, model, mask, results, self.output.layout, picture)
         self.run.finish()
 
-    def _gallery(self, model: nn.Module) -> bytes | None:
-        """The card's picture of a segmentation model: image, label map, dense and ticket predictions."""
-        if not segments(model):
+    def _dense_twin(self) -> nn.Module | None:
+        if (found := load_dense(self._dense_path())) is None:
             return None
-        models = {"ticket": model.cpu()}
-        if self.training.dense == "train" and (found := load_dense(self._dense_path())) is not None:
-            twin = copy.deepcopy(self.model).cpu()
-            twin.load_state_dict(found[0])
-            models = {"dense": twin, **models}
-        return png(gallery(self.data.test, self.images, self.data.classes, models))
+        twin = copy.deepcopy(self.model).cpu()
+        twin.load_state_dict(found[0])
+        return twin
 
     def close(self) -> None:
         """Push the ticket with `push_to_hub`, print the results, and end the other processes."""

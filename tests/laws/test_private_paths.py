@@ -147,6 +147,7 @@ def test_a_segmentation_recipe(hub: Any, here: Path, vault: Path) -> None:
     run = vault / "run"
     words = ["--model", "deeplabv3plus_test_resnet", "--data", str(small_pairs(vault / "pairs")), "--image_size", "33"]
     words += ["--epochs", "1", "--batch_size", "8", "--rounds", "2", "--sparsity", "0.8", "--output_dir", str(run)]
+    words += ["--card_images", "4"]  # pictures of this machine are pushed only if they are asked for
     run_here(recipe("prune_finetune"), here, *words, "--push_to_hub", REPO_ID)
     assert "predictions.png" in hub.files(REPO_ID)
     assert leaks(pushed(hub)) == leaks(written(run)) == []

@@ -26,6 +26,8 @@ from hf_px.core.registry import scorers
 from hf_px.data import TestImages, data_config, open_data
 from hf_px.prune_config import PruneConfig
 from hf_px.sparse_training import violations
+from hf_px.tickets.card import read_words
+from hf_px.training.alarms import dense_is_broken
 from hf_px.training.checkpoint import Checkpoints
 from hf_px.training.command_line import option_names
 from hf_px.training.config import DataOptions, ModelOptions, OutputOptions, TrainingOptions
@@ -622,3 +624,14 @@ def test_the_ticket_is_timed_for_its_card(run: Run) -> None:
     assert f"| dense, in torch | {speed['dense_ms']:.3g} |" in card and "times as fast, measured by" in card
     other = run("untimed")
     assert "speed" not in results(other) and "Not measured" in (other / "README.md").read_text()
+
+
+def test_the_card_shows_test_images_unless_it_should_not(run: Run) -> None:
+    place = run("run", "--epochs", 1)
+    words = read_words(place / "predictions.png")
+    found, card = results(place), (place / "README.md").read_text()
+    assert len(words) == 9 and f"![{words[0]}](predictions.png)" in card
+    assert ("dense" in words[1]) == ("dense" in found["results"] and not dense_is_broken(found))
+    assert "card_images" not in found["settings"]  # it changes no number: other runs share the dense twin
+    run("run", "--epochs", 1, "--card_images", 0, "--overwrite")
+    assert not (place / "predictions.png").exists() and "predictions" not in (place / "README.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from support.loopback import LoopbackHub
 from support.tickets import RESULT, deeplab_ticket, own_ticket, segformer_ticket, timm_ticket, transformers_ticket
 
@@ -246,3 +249,24 @@ def test_a_card_says_nothing_of_a_repair_that_makes_no_sense(repair: dict[str, o
     """A ticket's header comes from a stranger."""
     assert read_repair({"repair": repair}) is None
     assert read_repair({"repair": {"images": 2, "errors": {"a": [0.5, 0.25], "b": [0.1, 0.05]}}}) is not None
+
+
+def test_the_words_of_a_picture_are_its_text_alternative_and_cannot_leave_their_line(tmp_path: Path) -> None:
+    words = "two images; ![x](y) is right\n1 truth a|b; ticket <script>\n</details> # head"
+    note, file = PngInfo(), io.BytesIO()
+    note.add_itxt("Description", words)
+    Image.new("RGB", (2, 2)).save(file, "PNG", pnginfo=note)
+    hf_px.Ticket(*timm_ticket()).save_pretrained(tmp_path, files={"predictions.png": file.getvalue()})
+    card = (tmp_path / "README.md").read_text()
+    (line,) = [line for line in card.splitlines() if line.endswith("](predictions.png)")]
+    assert line.startswith("![two images; &#33;&#91;x&#93;(y) is right]")
+    assert "\n1. 1 truth a&#124;b; ticket &#60;script&#62;\n2. &#60;/details&#62; # head\n\n</details>\n" in card
+    assert "chosen by class and position, not by result. Tick: right; cross: wrong." in card
+
+
+def test_a_warning_is_not_cut_short(tmp_path: Path) -> None:
+    warning = (
+        "The dense twin is at chance level: " + "it has learned nothing, so train it for longer; " * 8 + "the end."
+    )
+    hf_px.Ticket(*timm_ticket(), results=[RESULT | {"warning": warning}]).save_pretrained(tmp_path)
+    assert f"Warning: {warning}" in (tmp_path / "README.md").read_text()

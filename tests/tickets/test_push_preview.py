@@ -76,3 +76,13 @@ def test_it_refuses_what_a_push_refuses(made: Path, capsys: pytest.CaptureFixtur
     assert "results.json: damaged" in run(capsys, "push", made, "a/b", "--dry-run", code=2)
     with pytest.raises(TicketError, match="owner/name"):
         preview_push(hf_px.Ticket(*timm_ticket()), "a", files={})
+
+
+def test_it_shows_that_images_of_the_test_set_leave_the_machine(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "predictions.png" not in run(capsys, "push", made, "alice/new", "--dry-run")
+    (made / "predictions.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    out = run(capsys, "push", made, "alice/new", "--dry-run")
+    (line,) = [line for line in out.splitlines() if line.startswith("predictions.png")]
+    assert "images of the test set" in line and "delete the file" in line
+    (made / "predictions.png").unlink()
+    assert "predictions.png" not in run(capsys, "push", made, "alice/new", "--dry-run")

@@ -36,6 +36,7 @@ class NetworkBuilder:
     num_classes: int  # the default
     classifier: str = "fc"
     crop_pct: float = 1.0
+    uses_timm: bool = False  # `make` imports it, which takes seconds
 
     def __post_init__(self) -> None:
         self.__doc__ = f"{self.summary}, Kaiming-normal weights, drawn from `generator` if given."

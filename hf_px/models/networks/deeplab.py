@@ -118,6 +118,7 @@ def _builder(encoder: str) -> NetworkBuilder:
         first_conv="backbone.conv1",
         num_classes=21,
         classifier="classifier",
+        uses_timm=True,
     )
 
 

@@ -37,4 +37,5 @@ resnet50_original = NetworkBuilder(
     first_conv="conv1",
     num_classes=1000,
     crop_pct=0.875,
+    uses_timm=True,
 )
