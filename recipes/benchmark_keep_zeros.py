@@ -24,6 +24,7 @@ import hf_px
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4),
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05),
+    "AdamW, fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True),
 }
 
 
