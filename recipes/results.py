@@ -155,7 +155,8 @@ def repair_table(name: str) -> list[str]:
 
 def fine_tuning_table(name: str) -> list[str]:
     """A row for each set of settings: dense twin and ticket, by backbone and data set, of recipes/fine_tuning.py."""
-    cells = json.loads((KEPT / name / "cells.json").read_text("utf-8"))["cells"]
+    path = KEPT / name / "cells.json"
+    cells = json.loads(path.read_text("utf-8"))["cells"] if path.is_file() else {}
     keys = [tuple(key.split(", ")) for key in cells]
     columns = list(dict.fromkeys(key[1:] for key in keys))
     lines = [f"| settings | {' | '.join(', '.join(column) for column in columns)} |", "|---" * (1 + len(columns)) + "|"]
