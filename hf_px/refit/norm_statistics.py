@@ -1,8 +1,9 @@
-"""Batch norm after pruning: μ ← μ + (μ_s - μ_d), σ² ← σ² · σ_s² / σ_d².
+"""Batch norm after pruning: σ² ← σ² r and μ ← μ_s + √r (μ - μ_d), with r = σ_s² / σ_d².
 
 μ and σ² are the stored statistics; _d and _s are measured on the same images in the dense and in the sparse network,
-with batch statistics. So the stored ones move by what pruning has changed, and stay where it has changed nothing,
-however few the images are.
+with batch statistics. So after the norm each channel has the mean and variance that it has in the dense network, and
+the stored statistics stay where pruning has changed nothing, however few the images are. A channel that has lost all
+its weights is constant, at the mean that it had.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def move_statistics_(
     for name in of_sparse.keys() & of_dense.keys():
         layer, stored = own[name], theirs[name]
         (mean, variance), (dense_mean, dense_variance) = of_sparse[name], of_dense[name]
-        layer.running_mean.copy_(stored.running_mean.double() + mean - dense_mean)
-        ratio = (variance + layer.eps) / (dense_variance + layer.eps)  # eps: a channel may be constant
-        layer.running_var.copy_(((stored.running_var.double() + layer.eps) * ratio - layer.eps).clamp_min(0))
+        divided = stored.running_var.double() + layer.eps  # the norm divides by its root
+        moved = (divided * (variance + layer.eps) / (dense_variance + layer.eps) - layer.eps).clamp_min(0)
+        layer.running_var.copy_(moved)
+        scale = ((moved + layer.eps) / divided).sqrt()
+        layer.running_mean.copy_(mean + scale * (stored.running_mean.double() - dense_mean))

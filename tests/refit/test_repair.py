@@ -131,6 +131,25 @@ def test_a_batch_norm_takes_up_the_mean_of_a_layer_without_bias():
     torch.testing.assert_close(found(x).mean(0), net(x).mean(0))
 
 
+@pytest.mark.parametrize("density", [0.0, 0.3])
+def test_after_the_norm_each_channel_has_the_dense_mean_and_variance(density):
+    """Stored statistics are off from those of the images, as they are for any other images; one channel has no weight."""
+    torch.manual_seed(1)
+    x = torch.randn(200, 7, dtype=torch.float64) @ torch.randn(7, 7, dtype=torch.float64) + 3
+    net = settled(nn.Sequential(nn.Linear(7, 4, bias=False), nn.BatchNorm1d(4)).double(), [x])
+    with torch.no_grad():
+        net[1].running_mean += 0.5 * net[1].running_var.sqrt()
+        net[1].running_var *= 1.7
+        net[1].bias.uniform_(-1, 1)
+    bits = torch.rand(4, 7) < density
+    bits[1:] |= torch.eye(4, 7, dtype=torch.bool)[1:]  # the first channel is empty where the density is 0
+    found = hf_px.repair(net, Mask({"0.weight": bits}), [x], progress=False)
+    torch.testing.assert_close(found(x).mean(0), net(x).mean(0))
+    live = bits.any(1)
+    torch.testing.assert_close(found(x).std(0)[live], net(x).std(0)[live], rtol=1e-3, atol=1e-3)  # eps
+    assert density > 0 or not live[0]
+
+
 class NormAndOthers(nn.Module):
     """Of four layers without bias, the second is read by a sum as well, the third by nothing but a sum."""
 
