@@ -291,7 +291,10 @@ def _data(
 
 @contextmanager
 def _placed(model: nn.Module, accelerator: Any) -> Iterator[tuple[nn.Module, torch.device]]:
-    """The unwrapped model on the accelerator's device, checked, and equal on every process; moved back at the end."""
+    """The unwrapped model on the accelerator's device, checked, and equal on every process; moved back at the end.
+
+    Gradients are on inside, also for a caller who has switched them off: scores and live paths are gradients.
+    """
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise TypeError(f"the model is wrapped in {type(model).__name__}; prune the module inside, before wrapping it")
     if accelerator is not None:
@@ -301,12 +304,10 @@ def _placed(model: nn.Module, accelerator: Any) -> Iterator[tuple[nn.Module, tor
     home = _device(model)
     device = home if accelerator is None else accelerator.device
     _check_same_weights(model)
-    if device == home:
-        yield model, device
-        return
     model.to(device)
     try:
-        yield model, device
+        with torch.inference_mode(False), torch.enable_grad():
+            yield model, device
     finally:
         model.to(home)
 

@@ -32,7 +32,8 @@ def add_to(commands: Any) -> None:
         "refit the kept weights of a ticket to the model that it was pruned from",
         repair_command,
         description="Refit the kept weights of a ticket by least squares, so that every layer computes what it did in "
-        "the dense model, and take batch norm's statistics anew. Needs images, no labels, no training.",
+        "the dense model, and move batch norm's statistics by what the pruning has changed. Needs images, no labels "
+        "and no training.",
         examples=EXAMPLES,
     )
     command.add_argument("ticket", metavar="TICKET", help="a directory, or owner/name on the Hub")

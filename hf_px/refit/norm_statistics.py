@@ -8,6 +8,7 @@ its weights is constant, at the mean that it had.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..core.batches import Batch
 from ..core.forward import undisturbed
 from ..core.processes import world_size
 
+FAR = 30.0  # another data set, or noise, changes a variance by less than ten in most channels of a trained network
 Statistics = tuple[Tensor, Tensor]  # mean and variance of each channel
 
 
@@ -48,6 +50,17 @@ def measure_norms(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Stati
         measured[name] = (mean, (second / count - mean.square()).clamp_min(0))
     # a norm that did not run has no count, so no mean
     return {name: both for name, both in measured.items() if bool(both[0].isfinite().all())}
+
+
+def misfits(model: nn.Module, measured: dict[str, Statistics]) -> list[str]:
+    """Norms most of whose channels have a variance that is FAR times the stored one, or a FARth of it."""
+    found = []
+    for name, layer in norm_layers(model).items():
+        if name in measured:
+            ratio = (measured[name][1] + layer.eps) / (layer.running_var.double() + layer.eps)
+            if float(ratio.log().abs().median()) > math.log(FAR):
+                found.append(name)
+    return found
 
 
 def _run_with_hooks(model: nn.Module, batches: Iterable[Batch], add: Callable[[str, Tensor], None]) -> None:

@@ -27,7 +27,7 @@ from ..core.processes import rank, world_size
 from ..core.prunable import check_weights, finite, plain_module, prunable
 from ..core.text import name_list
 from .least_squares import RIDGE, refit_rows, row_errors
-from .norm_statistics import measure_norms, move_statistics_
+from .norm_statistics import measure_norms, misfits, move_statistics_
 from .options import IMAGES
 
 
@@ -61,15 +61,21 @@ def repair(
 ) -> nn.Module:
     """A copy of the model with the mask applied, its kept weights refitted and its norms' statistics moved.
 
+    The copy is in float32 where the model is in half precision.
+
     model     the dense model, as it was before `mask.apply_`; it is not changed
     batches   a list or loader of inputs; labels are not used. With several processes: the same batches on each
-    images    use the first batches that have so many images together, at least one batch
+    images    use the first batches that have so many images together, at least one batch; some hundred are needed
     ridge     λ, in parts of the mean square of a layer's inputs; larger values change the weights less
     """
     model = plain_module(model)
+    if not isinstance(mask, Mask):
+        raise ValueError(f"`mask` is {type(mask).__name__}; expected a Mask, as hf_px.prune returns it")
+    mask.tensors_of(model)  # an error if it is of another model
     exclude = prunable(model).keys() - mask.bits.keys()
-    measured = Repair(model, batches, exclude=exclude, images=images, ridge=ridge, progress=progress)
-    return measured.repaired(mask)[0]
+    with torch.inference_mode(False):  # it hides which tensor a layer uses
+        measured = Repair(model, batches, exclude=exclude, images=images, ridge=ridge, progress=progress)
+        return measured.repaired(mask)[0]
 
 
 class Repair:
@@ -106,6 +112,12 @@ class Repair:
         self.grams: dict[Key, list[Gram]] = {k: m.finish(k[0] in centred) for k, m in moments.items()}
         self.means = {key: one.mean for key, one in moments.items()}
         self.norms = measure_norms(self.dense, self._bar("measuring the dense norms"))
+        if rank() == 0 and len(odd := misfits(self.dense, self.norms)) > len(self.norms) / 2:
+            warnings.warn(
+                f"{name_list(odd, 3)}: the stored statistics do not fit these images; are the weights trained, and are "
+                "these images like those, and normalised as the model expects? A repair cannot help otherwise",
+                stacklevel=3,
+            )
 
     def repaired(self, mask: Mask) -> tuple[nn.Module, RepairReport]:
         """(a repaired copy, what was done)."""
@@ -171,6 +183,11 @@ def _first_batches(batches: Iterable[Any], device: torch.device, dtype: torch.dt
     for batch in Batches(batches, device, dtype):
         if not finite(batch.x):
             raise ValueError(f"batch {batch.index} holds nan or inf; check the images and their normalisation")
+        if chosen and batch.x.shape[1:2] != chosen[0].x.shape[1:2]:
+            raise ValueError(
+                f"batch {batch.index} has the shape {tuple(batch.x.shape)}, the first {tuple(chosen[0].x.shape)}; "
+                "all need the same number of channels"
+            )
         chosen.append(batch)
         if sum(len(b.x) for b in chosen) >= images:
             break

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..core.allocate import NofM
@@ -41,7 +42,23 @@ def prune_and_repair(
     more      other arguments of prune: input_size, accelerator and the method's options
     """
     config = for_repair(config, new_head)
-    measured = Repair(model, images, exclude=config.exclude, images=most, progress=progress)
+    with torch.inference_mode(False):  # it hides which tensor a layer uses
+        return _prune_and_repair(
+            model, config, images, batches, most, resume_from, on_round, {"progress": progress, **more}
+        )
+
+
+def _prune_and_repair(
+    model: nn.Module,
+    config: PruneConfig,
+    images: Iterable[Any],
+    batches: Iterable[Any] | None,
+    most: int,
+    resume_from: tuple[int, Mask] | None,
+    on_round: Callable[[int, Mask], None] | None,
+    more: dict[str, Any],
+) -> tuple[nn.Module, Mask, RepairReport]:
+    measured = Repair(model, images, exclude=config.exclude, images=most, progress=more["progress"])
     working = copy.deepcopy(model)
     if resume_from is not None:
         _take_weights_(working, measured.refitted(resume_from[1])[0])
@@ -54,7 +71,7 @@ def prune_and_repair(
 
     if batches is None and config.record.needs != "weights":
         batches = images
-    options = {"resume_from": resume_from, "on_round": refit, "progress": progress, **more}
+    options = {"resume_from": resume_from, "on_round": refit, **more}
     mask = prune(working, config, batches=batches, **options)
     repaired, report = measured.repaired(mask)
     return repaired, mask, report

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_a_batch_norm_takes_up_the_mean_of_a_layer_without_bias():
 
 @pytest.mark.parametrize("density", [0.0, 0.3])
 def test_after_the_norm_each_channel_has_the_dense_mean_and_variance(density):
-    """Stored statistics are off from those of the images, as they are for any other images; one channel has no weight."""
+    """Stored statistics are off from those of the images, as for any other images; one channel has no weight."""
     torch.manual_seed(1)
     x = torch.randn(200, 7, dtype=torch.float64) @ torch.randn(7, 7, dtype=torch.float64) + 3
     net = settled(nn.Sequential(nn.Linear(7, 4, bias=False), nn.BatchNorm1d(4)).double(), [x])
@@ -232,6 +233,9 @@ def test_bad_input_is_refused_before_work():
     cases = {
         "is empty": (net, mask, []),
         "nan or inf": (net, mask, nan),
+        "expected a Mask": (net, mask.bits, batches),
+        "another model": (net, Mask({"stem.weight": torch.ones(3, 3, dtype=torch.bool)}), batches),
+        "batch 1 has the shape": (net, mask, [batches[0], batches[1][:, :1]]),
         "does not run": (net, mask, [torch.randn(4, 2, 12, 12)]),
         "zero already": (mask.apply_(copy.deepcopy(net)), mask, batches),
         r"mask is \(2, 2\)": (net, Mask({**mask.bits, "0.weight": torch.ones(2, 2, dtype=torch.bool)}), batches),
@@ -245,6 +249,30 @@ def test_bad_input_is_refused_before_work():
         hf_px.repair(net, mask, batches, ridge=0.0)
     with pytest.raises(ValueError, match="images"):
         hf_px.repair(net, mask, batches, images=0)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_works_where_gradients_are_off(mode):
+    net, batches = small_net(), images()
+    wanted, choices = hf_px.compress(net, batches, 0.6, progress=False), {"rounds": 2, "progress": False}
+    with mode():
+        found = hf_px.compress(net, batches, 0.6, progress=False)
+        repaired = hf_px.repair(net, found.mask, batches, progress=False)
+    assert found.mask.digest() == wanted.mask.digest()
+    assert torch.equal(repaired.state_dict()["0.weight"], wanted.to_model().state_dict()["0.weight"])
+    assert hf_px.compress(net, batches, scope="2:4", exclude=["0.weight"], **choices).mask.sparsity == 0.5
+
+
+def test_statistics_that_do_not_fit_the_images_are_named():
+    net = small_net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hf_px.repair(net, random_mask(net), images(), progress=False)  # its own images
+    for norm in net.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_var *= 1000
+    with pytest.warns(UserWarning, match="the stored statistics do not fit these images; are the weights trained"):
+        hf_px.repair(net, random_mask(net), images(), progress=False)
 
 
 def repaired_by_a_process(output: str) -> None:
