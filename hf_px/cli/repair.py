@@ -105,7 +105,12 @@ def _dense_model(args: argparse.Namespace, ticket: Ticket) -> nn.Module:
         revision = ticket.provenance.get("base_revision")
     pruned = ticket.to_model()
     classes = num_classes(pruned)
-    dense = load(base, num_classes=classes or None, revision=revision, architecture=args.architecture).model.eval()
+    try:
+        dense = load(base, num_classes=classes or None, revision=revision, architecture=args.architecture).model.eval()
+    except (ValueError, OSError) as error:
+        if args.base is not None:
+            raise
+        raise ValueError(f"{error}; the ticket names {base} as its base: --base DIR takes a copy of it") from error
     own, theirs = pruned.state_dict(), dense.state_dict()
     head = head_of(pruned)
     stored = torch_dtype(recorded_dtype(ticket.provenance) or "float32")  # both rounded, or bfloat16 looks trained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def _revision(command: argparse.ArgumentParser) -> None:
 
 
 def info_command(args: argparse.Namespace) -> None:
+    from ..tickets.card import read_repair
     from ..tickets.provenance import overall_sparsity, weights_outside
     from ..tickets.stored_dtype import recorded_dtype
     from ..tickets.ticket import Ticket
@@ -99,6 +101,7 @@ def info_command(args: argparse.Namespace) -> None:
     overall, outside = overall_sparsity(sparsity, mask), weights_outside(sparsity)
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
     settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
+    repair = read_repair(header)
     rows = [
         ("model", name),
         ("base", " at ".join(filter(None, [header.get("base"), header.get("base_revision")]))),
@@ -108,6 +111,7 @@ def info_command(args: argparse.Namespace) -> None:
         ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
         ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
         ("dtype", f"weights in {stored}, biases and normalisation in float32" if stored else ""),
+        ("repaired", _repair_in_words(repair) if repair else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
     ]
@@ -125,6 +129,11 @@ def info_command(args: argparse.Namespace) -> None:
             for n, b in mask.bits.items()
         ],
     )
+
+
+def _repair_in_words(repair: Mapping[str, Any]) -> str:
+    before, after = repair["before"], repair["after"]
+    return f"by {repair['images']:,} images; error of a layer's output, mean: {before:.2%} before, {after:.2%} after"
 
 
 def verify_command(args: argparse.Namespace) -> None:

@@ -58,7 +58,15 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return err
 
 
-def test_trained_weights_and_images_are_repaired_by_default(trained: Path, photos: Path, pruned: Path) -> None:
+def test_trained_weights_and_images_are_repaired_by_default(
+    trained: Path, photos: Path, pruned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", str(pruned)]) == 0
+    errors = json.loads((pruned / "prune.json").read_text())["repair"]["errors"].values()
+    before, after = (sum(column) / len(errors) for column in zip(*errors))
+    assert f"by 24 images; error of a layer's output, mean: {before:.2%} before, {after:.2%} after" in (
+        capsys.readouterr().out
+    )
     ticket = hf_px.Ticket.from_pretrained(pruned)
     assert ticket.mask.sparsity == pytest.approx(0.8, abs=1e-3)
     record = json.loads((pruned / "prune.json").read_text())
