@@ -5,7 +5,7 @@
     python recipes/fine_tuning.py --backbone … --backbone resnet20=cifar.safetensors,resnet20_cifar_a --voc VOC2012
         two backbones, and a third data set: objects cut out of Pascal VOC's images by their label maps
     python recipes/fine_tuning.py ... --only defaults "rate x 3"
-        some of the settings
+        some of the settings; --data cifar10 voc: some of the data sets
 
 Run it again to continue: finished cells are skipped. The output directory holds a run for each cell, and cells.json
 with the accuracies of all.
@@ -59,12 +59,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--voc", type=Path, metavar="DIR", help="train/ and val/ with images/ and masks/")
     parser.add_argument("--sparsity", type=float, default=0.8)
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME")
+    parser.add_argument("--data", nargs="+", choices=IMAGES, default=list(IMAGES), metavar="NAME", help="some of them")
     parser.add_argument("--output-dir", type=Path, default=Path("out/fine_tuning"))
     args, more = parser.parse_known_args(argv)  # the rest goes to every cell
     args.output_dir.mkdir(parents=True, exist_ok=True)
     data = {"digits": "digits", "cifar10": "cifar10"}
     if args.voc is not None:
         data["voc"] = str(voc_objects(args.voc, args.output_dir / "voc_objects"))
+    data = {name: source for name, source in data.items() if name in args.data}
     backbones = dict(word.split("=", 1) for word in args.backbone)
     path = args.output_dir / "cells.json"
     kept = json.loads(path.read_text()) if path.is_file() else {"commands": [], "cells": {}}
