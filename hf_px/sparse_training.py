@@ -17,6 +17,9 @@ from torch.optim import Optimizer
 from .core.errors import UnsupportedModelError
 from .core.mask import Mask
 
+# Their steps go entry by entry: what is zero before, with its gradient and its state, is zero after. Compared by exact type,
+# since a subclass may add noise.
+_ENTRY_BY_ENTRY = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as an element
 
 
@@ -86,10 +89,17 @@ class Keeper:
     def _before_step(self, *_: Any) -> None:
         _check_held(self._optimizer, self._held)  # a wrapper may have replaced the parameters
         self._mask_grads_()  # set by hand, or averaged with a process without hooks
+        if self._entry_by_entry():
+            self._mask_weights_()  # changed by hand
 
     def _after_step(self, *_: Any) -> None:
-        self._mask_weights_()
-        self._mask_state_()  # Muon mixes the entries of a matrix; some optimizers add noise
+        if not self._entry_by_entry():
+            self._mask_weights_()
+            self._mask_state_()  # Muon mixes the entries of a matrix; some optimizers add noise
+
+    def _entry_by_entry(self) -> bool:
+        no_eps = any(group.get("eps", 1) == 0 for group in self._optimizer.param_groups)  # Adam then divides 0 by 0
+        return type(self._optimizer) in _ENTRY_BY_ENTRY and not no_eps
 
     @torch.no_grad()
     def _mask_weights_(self) -> None:

@@ -102,6 +102,7 @@ TORCH = {
     "AdamW amsgrad fused": functools.partial(ADAMW, amsgrad=True, fused=True),
     "AdamW maximize": functools.partial(ADAMW, maximize=True),
     "Adam": functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1),
+    "Adam, eps 0": functools.partial(torch.optim.Adam, lr=0.01, eps=0),  # 0 / 0 without a mask
     "RMSprop": functools.partial(torch.optim.RMSprop, lr=0.01, momentum=0.9, centered=True, weight_decay=0.1),
     "Adagrad": functools.partial(torch.optim.Adagrad, initial_accumulator_value=0.1),
     "Adagrad fused": functools.partial(torch.optim.Adagrad, fused=True),
