@@ -56,13 +56,13 @@ def main() -> None:
     passes += [timed(forward)[0] for _ in range(args.turns)]
     one = statistics.median(passes)
     stages = {
-        "the layers' inputs": moments, "statistics of both networks": 2 * norms,
-        "Gram matrices of the inputs and checks": whole - moments - norms, "solutions": refit,
+        "the layers' inputs and their Gram matrices": moments, "statistics of both networks": 2 * norms,
+        "solutions": refit,
         "all": total, "all but the solutions": total - refit,
     }  # fmt: skip
     print(f"{args.model}, {args.images} images of {args.size}x{args.size}, {args.sparsity:g}: forward {one:.2f} s")
     for title, seconds in stages.items():
-        print(f"{title:40} {seconds:7.2f} s  {seconds / one:5.2f} forward passes")
+        print(f"{title:42} {seconds:7.2f} s  {seconds / one:5.2f} forward passes")
     print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 
 

@@ -35,12 +35,10 @@ def measure_norms(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Stati
     """{layer: (mean, variance)} of each norm's input over all batches of all processes, in float64."""
     sums = {n: m.running_mean.new_zeros(3, m.num_features, dtype=torch.float64) for n, m in norm_layers(model).items()}
 
-    def add(name: str, x: Tensor) -> None:
-        found = torch.var_mean(x, [d for d in range(x.dim()) if d != 1], correction=0)
-        variance, mean = (part.double() for part in found)  # after the sum: converting x would take half of the time
-        sums[name] += x.numel() / x.shape[1] * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
+    def add(name: str, count: int, mean: Tensor, variance: Tensor) -> None:
+        sums[name] += count * torch.stack([torch.ones_like(mean), mean, variance + mean.square()])
 
-    _run_with_hooks(model, batches, add)
+    _run_on_batch_statistics(model, batches, add)
     measured = {}
     for name, total in sums.items():
         if world_size() > 1:
@@ -63,18 +61,30 @@ def misfits(model: nn.Module, measured: dict[str, Statistics]) -> list[str]:
     return found
 
 
-def _run_with_hooks(model: nn.Module, batches: Iterable[Batch], add: Callable[[str, Tensor], None]) -> None:
-    """Call `add` with each norm's name and input, on batch statistics; the stored ones stay as they were."""
+def _run_on_batch_statistics(
+    model: nn.Module, batches: Iterable[Batch], add: Callable[[str, int, Tensor, Tensor], None]
+) -> None:
+    """Call `add` with each norm's name, values of a channel, mean and variance; the stored ones stay as they were.
+
+    A norm with momentum 1 stores those of the batch: a second look at its inputs would take as long as the convolutions.
+    """
     layers = norm_layers(model)
     if not layers:
         return
 
-    def hook(name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda module, args: add(name, args[0].detach())
+    def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def read(module: Any, args: Any, _: Any) -> None:
+            count = args[0].numel() // module.num_features
+            unbiased = module.running_var.double()
+            add(name, count, module.running_mean.double(), unbiased * (count - 1) / count)
 
-    hooks = [module.register_forward_pre_hook(hook(name)) for name, module in layers.items()]
-    stored = {name: {key: value.clone() for key, value in m.named_buffers()} for name, m in layers.items()}
+        return read
+
+    hooks = [module.register_forward_hook(hook(name)) for name, module in layers.items()]
+    stored = {n: (m.momentum, {key: value.clone() for key, value in m.named_buffers()}) for n, m in layers.items()}
     try:
+        for module in layers.values():
+            module.momentum = 1.0
         with undisturbed(model, batch_statistics=True):
             for batch in batches:
                 args, kwargs = batch.call_args()
@@ -82,7 +92,8 @@ def _run_with_hooks(model: nn.Module, batches: Iterable[Batch], add: Callable[[s
     finally:
         for one in hooks:
             one.remove()
-        for name, values in stored.items():  # a pass with batch statistics updates them
+        for name, (momentum, values) in stored.items():
+            layers[name].momentum = momentum
             layers[name].load_state_dict(values, strict=False)
 
 
