@@ -6,6 +6,8 @@
         two backbones, and a third data set: objects cut out of Pascal VOC's images by their label maps
     python recipes/fine_tuning.py ... --only defaults "rate x 3"
         some of the settings; --data cifar10 voc: some of the data sets
+    python recipes/fine_tuning.py ... -- --mixed-precision bf16
+        flags of the recipe, for every cell, go after --
 
 Run it again to continue: finished cells are skipped. The output directory holds a run for each cell, and cells.json
 with the accuracies of all.
@@ -32,6 +34,7 @@ from hf_px.core.shareable import command_line
 from hf_px.core.versions import versions
 from hf_px.data.presets import VOC_CLASSES
 from hf_px.training.command_line import run_recipe
+from hf_px.training.sweep.runner import parse_sweep
 
 SETTINGS = {
     "defaults": [],
@@ -61,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME")
     parser.add_argument("--data", nargs="+", choices=IMAGES, default=list(IMAGES), metavar="NAME", help="some of them")
     parser.add_argument("--output-dir", type=Path, default=Path("out/fine_tuning"))
-    args, more = parser.parse_known_args(argv)  # the rest goes to every cell
+    args = parse_sweep(parser, sys.argv[1:] if argv is None else argv)
     args.output_dir.mkdir(parents=True, exist_ok=True)
     data = {"digits": "digits", "cifar10": "cifar10"}
     if args.voc is not None:
@@ -74,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     cells = [(b, d, s) for s in args.only for b in backbones for d in data]
     for backbone, name, settings in tqdm(cells, desc="cells", unit="cell"):
         weights, _, architecture = backbones[backbone].partition(",")
-        flags = ["--model", weights, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *more]
+        flags = ["--model", weights, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *args.rest]
         flags += CIFAR if name == "cifar10" else []
         flags += ["--image-size", str(IMAGES[name] if backbone == "resnet50" else 32)]
         flags += ["--sparsity", str(args.sparsity), "--bench", "false", "--layout", "packed"]
