@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from .core.errors import UnsupportedModelError
 from .core.mask import Mask
 
-# Their steps go entry by entry: what is zero before, with its gradient and its state, is zero after. Compared by exact type,
-# since a subclass may add noise.
+# Their steps go entry by entry: what is zero before, with its gradient and its state, is zero after. Compared by exact
+# type, since a subclass may add noise.
 _ENTRY_BY_ENTRY = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as an element
 

@@ -38,6 +38,7 @@ from hf_px.training.sweep.runner import parse_sweep
 
 SETTINGS = {
     "defaults": [],
+    "rate x 2": ["--lr", "2e-4", "--head-lr", "2e-3"],
     "rate x 3": ["--lr", "3e-4", "--head-lr", "3e-3"],
     "norms train": ["--norms", "train"],
     "random head": ["--head", "random"],
@@ -77,7 +78,16 @@ def main(argv: list[str] | None = None) -> None:
     cells = [(b, d, s) for s in args.only for b in backbones for d in data]
     for backbone, name, settings in tqdm(cells, desc="cells", unit="cell"):
         weights, _, architecture = backbones[backbone].partition(",")
-        flags = ["--model", weights, "--architecture", architecture, "--data", data[name], *SETTINGS[settings], *args.rest]
+        flags = [
+            "--model",
+            weights,
+            "--architecture",
+            architecture,
+            "--data",
+            data[name],
+            *SETTINGS[settings],
+            *args.rest,
+        ]
         flags += CIFAR if name == "cifar10" else []
         flags += ["--image-size", str(IMAGES[name] if backbone == "resnet50" else 32)]
         flags += ["--sparsity", str(args.sparsity), "--bench", "false", "--layout", "packed"]

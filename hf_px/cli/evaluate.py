@@ -128,6 +128,8 @@ def _show(
         print(f"\nthe card has no number for {data.title}")
     elif others := sorted({card["split"] for card in cards} - {data.test_split}):
         print(f"\nthe card's numbers are of split {others[0] or '(not named)'}")
+        if "held out" in (others[0] or ""):
+            print(f"the other images of {data.title} trained this ticket: the numbers here are too good")
     by_class = found.metrics.get("iou")
     if isinstance(by_class, dict):
         values = [(name, "absent" if value is None else f"{value:.4f}") for name, value in by_class.items()]

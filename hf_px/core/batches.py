@@ -184,6 +184,9 @@ def _batch(item: Any, index: int, device: torch.device, dtype: torch.dtype | Non
         if not 1 <= len(item) <= 2:
             raise ValueError(f"batch {index} has {len(item)} parts; expected (inputs, labels) or inputs alone")
         item, labels = item if len(item) == 2 else (item[0], None)
+    tensors = item.values() if isinstance(item, Mapping) else [item]
+    if any(isinstance(x, Tensor) and x.is_meta for x in tensors):
+        raise ValueError(f"batch {index} is on the meta device, where tensors have no values; pass real images")
     if isinstance(item, Mapping):
         fields = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in item.items()}
         for name in ("labels", "label"):

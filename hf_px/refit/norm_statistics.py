@@ -66,7 +66,7 @@ def _run_on_batch_statistics(
 ) -> None:
     """Call `add` with each norm's name, values of a channel, mean and variance; the stored ones stay as they were.
 
-    A norm with momentum 1 stores those of the batch: a second look at its inputs would take as long as the convolutions.
+    A norm with momentum 1 stores those of the batch: a second look at its inputs would double the time.
     """
     layers = norm_layers(model)
     if not layers:

@@ -17,6 +17,7 @@ from .fast import FastModel, fast
 from .kernels import RuntimeUnavailableError
 
 DENSE, SPARSE = "torch, dense", "hf_px, sparse"
+BUSY = 2.0  # upper quartile / lower quartile; an idle machine has less than 1.2
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,10 @@ class Bench:
 
 
 def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[str, Any] | None:
-    """The contents of speed.json: one image on one thread, dense and sparse. None if the model cannot run sparse."""
+    """The contents of speed.json: one image on one thread, dense and sparse.
+
+    None if the model cannot run sparse, or if the times spread so far that the machine was busy.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -60,7 +64,8 @@ def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[s
         return None
     finally:
         torch.set_num_threads(threads)
-    return found.speed(mask)
+    spread = max(row.latency.high / row.latency.low for row in found.rows)
+    return found.speed(mask) if spread < BUSY else None
 
 
 def bench(model: nn.Module, sparse: FastModel, x: Tensor, *, others: bool = True, seconds: float = 2.0) -> Bench:

@@ -32,7 +32,7 @@ from ..models.load import check_name, load
 from ..refit.options import IMAGES
 from ..refit.rounds import for_repair, for_trained
 from ..runtime.bench import measure_speed
-from .alarms import find_alarms
+from .alarms import Rates, find_alarms
 from .before_training import fit_start_, fits_head
 from .card_picture import card_picture
 from .command_line import RecipeName
@@ -235,6 +235,10 @@ class Experiment:
         start_trackers(accelerator, self.output.report_to, shared, self.directory.name, self.output.resume)
 
     @property
+    def rates(self) -> Rates:
+        return Rates.of(self.settings, self.loaded.trained)
+
+    @property
     def workers(self) -> int:
         """Processes that decode images."""
         workers = self.options.data.num_workers
@@ -340,8 +344,7 @@ class Experiment:
         """Write results.json, then the ticket with a card made from it and from `notes`, then mark the run finished."""
         results = self.run.results
         results |= {"notes": notes} if notes else {}
-        results |= {"alarms": alarms} if (alarms := find_alarms(results)) else {}
-        self.run.write()
+        self.record_alarms(find_alarms(results))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             if self.output.bench:
@@ -356,6 +359,11 @@ class Experiment:
         twin = copy.deepcopy(self.model).cpu()
         twin.load_state_dict(found[0])
         return twin
+
+    def record_alarms(self, alarms: list[str]) -> None:
+        self.run.results.pop("alarms", None)  # of a run that stopped, and was resumed
+        self.run.results |= {"alarms": alarms} if alarms else {}
+        self.run.write()
 
     def close(self) -> None:
         """Push the ticket with `push_to_hub`, print the results, and end the other processes."""

@@ -27,7 +27,7 @@ from ..core.forward import output_tensor
 from ..core.mask import Mask
 from ..core.processes import initialized
 from ..sparse_training import keep_zeros
-from .alarms import check_growth
+from .alarms import DivergedError, check_growth, check_loss
 from .checkpoint import Checkpoints, load_, state_of
 from .config import TrainingOptions
 from .losses import EpochLoss, distillation_loss, part_weights
@@ -77,6 +77,8 @@ class TrainingLoop:
         self._weight = 1.0  # weight of the part that is being trained on
         self._x: Tensor | None = None
         self._load_newest()
+        if self._best is not None and self._step == 0 and experiment.loaded.trained:
+            self._test_before_training()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(images, targets) of every part of every step, on the device."""
@@ -137,7 +139,10 @@ class TrainingLoop:
         self._accelerator.wait_for_everyone()
         if self._best is not None and (best := self._best.newest()) is not None:
             self.trained.load_state_dict(best.tensors)
-            self._experiment.print(f"{self._name}: epoch {best.step} of {self._history[-1]['epoch']} is the best")
+            self._experiment.run.results.setdefault("kept_epoch", {})[self._name] = best.step
+            epochs = self._history[-1]["epoch"]
+            kept = f"epoch {best.step} of {epochs} is the best" if best.step else f"none of {epochs} epochs improves it"
+            self._experiment.print(f"{self._name}: {kept}")
         self._experiment.run.results["history"][self._name] = self._history
         inner = self._accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         inner = getattr(inner, "_orig_mod", inner)
@@ -147,6 +152,11 @@ class TrainingLoop:
             vars(inner).pop(name, None)
         self._accelerator.free_memory()
         return self.trained
+
+    def _test_before_training(self) -> None:
+        """Epoch 0: a ridge head on repaired features may be better than what few images and a wrong rate make of it."""
+        self._history = [{"epoch": 0, **self._experiment.evaluate_epoch(self.trained)}]
+        self._save_best(0)
 
     def _save_best(self, epoch: int) -> None:
         if self._best is not None and self._accelerator.is_main_process:
@@ -162,6 +172,13 @@ class TrainingLoop:
         check_agreed(f"{self._name}: the last step", self._step)
 
     def _end_step(self, bar: Any) -> None:
+        try:
+            self._test_and_save(bar)
+        except DivergedError as error:
+            self._experiment.record_alarms([str(error)])
+            raise
+
+    def _test_and_save(self, bar: Any) -> None:
         """At the end of an epoch: test and write down. At a checkpoint: save all that a resume needs."""
         output, plan, step = self._experiment.output, self._plan, self._step
         epoch, rest = divmod(step, plan.steps_per_epoch)
@@ -170,13 +187,14 @@ class TrainingLoop:
             self._epoch_loss.gather_()
         if rest == 0:
             sync_buffers_(self._bare, self.trained)
-            row = {"epoch": epoch, "lr": self._lr, "train_loss": self._epoch_loss.end(f"{self._name}, epoch {epoch}")}
+            row = {"epoch": epoch, "lr": self._lr, "train_loss": self._epoch_loss.end()}
+            check_loss(self._name, row, self._experiment.rates)
             if epoch % output.eval_epochs == 0 or step == plan.steps:
                 row |= self._experiment.evaluate_epoch(self.trained)
             self._history = [*self._history, row]
             if self._best is not None and best_epoch(self._history, self._experiment.task.headline) == epoch:
                 self._save_best(epoch)
-            check_growth(self._name, self._history, len(self._experiment.data.classes))
+            check_growth(self._name, self._history, len(self._experiment.data.classes), self._experiment.rates)
             self._accelerator.log({f"{self._name}/{key}": value for key, value in row.items()}, step=epoch)
             shown = ("train_loss", *(f"{part}_{self._experiment.task.headline}" for part in ("val", "test")))
             bar.set_postfix({key: f"{row[key]:.4g}" for key in shown if key in row})

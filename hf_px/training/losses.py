@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,12 +78,8 @@ class EpochLoss:
         self._sum = self._accelerator.reduce(self.total, "sum")
         self.total = self._sum if self._accelerator.is_main_process else torch.zeros_like(self._sum)
 
-    def end(self, name: str) -> float:
+    def end(self) -> float:
         """The mean over the steps of the gathered epoch; the next epoch starts at zero."""
         value = float(self._sum) / (self._plan.processes * self._plan.steps_per_epoch)
-        if not math.isfinite(value):
-            raise ValueError(
-                f"{name}: the loss is {value}; lower `lr`, or warm up with `warmup_epochs` (and `overwrite` this run)"
-            )
         self.total = torch.zeros_like(self.total)
         return value

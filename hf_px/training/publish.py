@@ -154,6 +154,8 @@ def _epoch_in_words(results: Mapping[str, Any]) -> str:
     history = results["history"]["ticket"]
     part = "val" if any("val_loss" in row for row in history) else "test"
     images = f"{results['data']['validation']:,} other images held out" if part == "val" else "these same images"
+    if results.get("kept_epoch", {}).get("ticket") == 0:
+        return f"as before training, which none of {history[-1]['epoch']} epochs improves, by {images}"
     return f"the best of {history[-1]['epoch']} epochs by {images}"
 
 

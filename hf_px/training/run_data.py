@@ -55,8 +55,8 @@ def open_run_data(options: Options, task: Task, seed: int) -> RunData:
     _check_classes(data)
     if options.training.keep == "best" and validation is None:
         raise ValueError(
-            f"`keep` best chooses by images that are held out, and {data.name} has its own test split, which must not "
-            "choose; set `val_fraction`, for example 0.1"
+            f"`keep` best chooses by images that are held out, and {data.name} has test images of its own, which must "
+            "not choose; set `val_fraction`, for example 0.1"
         )
     last = options.training.keep == "last" or options.rewind is not None  # IMP prunes what was trained to the end
     return RunData(data, None if last and validation is data.test else validation)

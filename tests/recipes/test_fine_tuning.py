@@ -56,7 +56,8 @@ def test_without_a_test_split_a_part_of_the_training_images_is_held_out(done: tu
     assert found["results"]["ticket"]["accuracy"] == best["test_accuracy"]
     assert found["keep"] == "best"
     card = (done[0] / "README.md").read_text()
-    assert "the best of 3 epochs by these same images" in card and "ridge solution" in card
+    kept = "the best of 3 epochs" if best["epoch"] else "as before training, which none of 3 epochs improves,"
+    assert f"{kept} by these same images" in card and "ridge solution" in card
 
 
 def test_the_ridge_head_is_better_than_guessing_before_any_training(done: tuple[Path, str]) -> None:
@@ -84,12 +85,13 @@ def test_a_random_head_and_the_last_epoch(server: Server, flags: list[object], t
 
 def test_images_apart_from_the_test_split_choose(server: Server, flags: list[object], tmp_path: Path) -> None:
     data = small_digits(tmp_path / "digits")
-    text = server.run(tmp_path, *flags, "--data", data, "--val-fraction", 0.25, "--dense", "skip", "--train-images", 40)
+    server.run(tmp_path, *flags, "--data", data, "--val-fraction", 0.25, "--dense", "skip", "--train-images", 40)
     found = results(tmp_path / "run")
     assert found["data"]["split"] == "test" and found["data"]["validation"] == 10 == found["data"]["train"] / 3
     history = found["history"]["ticket"]
     assert all("val_accuracy" in row and "test_accuracy" not in row for row in history)
-    assert "is the best" in text and "epochs by 10 other images held out" in (tmp_path / "run/README.md").read_text()
+    kept = "epochs by 10 other" if found["kept_epoch"]["ticket"] else "epochs improves, by 10 other"
+    assert f"{kept} images held out" in (tmp_path / "run/README.md").read_text()
     ticket = hf_px.Ticket.from_pretrained(tmp_path / "run")
     assert not any(weights(tmp_path / "run")[name][~bits].any() for name, bits in ticket.mask.bits.items())
 
@@ -110,3 +112,23 @@ def test_what_contradicts_itself_is_refused(
     with refusal(error):
         main([str(word) for word in (*flags, *more)])
     assert not (tmp_path / "run").exists()
+
+
+def test_training_that_only_harms_is_not_kept(server: Server, flags: list[object], tmp_path: Path) -> None:
+    text = server.run(tmp_path, *flags, "--lr", 0.1, "--norms", "train", "--dense", "skip")
+    found = results(tmp_path / "run")
+    start, *trained = found["history"]["ticket"]
+    assert start["epoch"] == 0 and all(row["test_accuracy"] < start["test_accuracy"] for row in trained)
+    assert "ticket: none of 3 epochs improves it" in text and found["kept_epoch"]["ticket"] == 0
+    assert found["results"]["ticket"]["accuracy"] == start["test_accuracy"] == found["results"]["pruned"]["accuracy"]
+    assert "as before training, which none of 3 epochs improves" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_run_that_diverges_says_so_in_its_results(
+    flags: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refusal(r"dense, epoch 1: the loss is nan; lower --lr 1e\+30 \(default here: 0.0001\)"):
+        main([str(word) for word in (*flags, "--lr", "1e30", "--grad-clip", 0)])
+    found = results(tmp_path / "run")
+    assert not found["finished"] and "the loss is nan" in found["alarms"][0]

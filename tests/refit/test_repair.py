@@ -240,6 +240,7 @@ def test_bad_input_is_refused_before_work():
         "zero already": (mask.apply_(copy.deepcopy(net)), mask, batches),
         r"mask is \(2, 2\)": (net, Mask({**mask.bits, "0.weight": torch.ones(2, 2, dtype=torch.bool)}), batches),
         "single batch": (net, mask, batches[0]),
+        "batch 0 is on the meta device": (net, mask, [batches[0].to("meta")]),
         "meta": (copy.deepcopy(net).to("meta"), mask, batches),
     }
     for text, (model, bits, data) in cases.items():

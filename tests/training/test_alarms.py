@@ -8,9 +8,11 @@ import pytest
 import timm
 
 import hf_px
-from hf_px.training.alarms import check_growth, dense_is_broken, find_alarms
+from hf_px.training.alarms import Rates, check_growth, check_loss, dense_is_broken, find_alarms
 from hf_px.training.publish import card_results
 from hf_px.training.run_directory import results_table
+
+RATES = Rates(own=1000.0, default=1e-4)
 
 
 def results(count: int = 110, classes: int = 8, **accuracies: float) -> dict[str, Any]:
@@ -18,7 +20,8 @@ def results(count: int = 110, classes: int = 8, **accuracies: float) -> dict[str
         "data": {"test": count, "classes": classes, "title": "photos", "dataset": "photos", "split": "test"},
         "results": {name: {"accuracy": value, "loss": 1.0} for name, value in accuracies.items()},
         "written_by": "hf_px prune_finetune",
-        "settings": {"seed": 0, "scorer": "magnitude"},
+        "settings": {"seed": 0, "scorer": "magnitude", "lr": 1e-4, "optimizer": "adamw"},
+        "model": {"trained": True},
         "mask": {"sparsity": 0.8, "total": 10, "kept": 2},
         "bytes": {"dense": 100, "ticket.safetensors": 30},
     }
@@ -39,6 +42,15 @@ def results(count: int = 110, classes: int = 8, **accuracies: float) -> dict[str
 def test_what_is_broken_is_said(accuracies: dict[str, float], words: list[str]) -> None:
     found = find_alarms(results(**accuracies))
     assert len(found) == len(words) and all(word in alarm for word, alarm in zip(words, found))
+
+
+@pytest.mark.parametrize(
+    ("lr", "words"), [(1e-9, "raise --lr 1e-09"), (0.1, "lower --lr 0.1"), (1e-4, "check the labels and the images")]
+)
+def test_the_advice_depends_on_the_rate(lr: float, words: str) -> None:
+    found = results(dense=0.13, ticket=0.13)
+    found["settings"]["lr"] = lr
+    assert words in find_alarms(found)[0]
 
 
 def test_more_images_allow_smaller_differences() -> None:
@@ -64,7 +76,8 @@ def test_a_broken_comparison_is_on_no_card(tmp_path: Path) -> None:
     hf_px.Ticket(mask.apply_(model), mask, results=[row]).save_pretrained(tmp_path, layout="packed")
     card = (tmp_path / "README.md").read_text()
     assert "Warning: The ticket (79.1%) is above its dense twin" in card and "0.409 |" not in card
-    assert "| 0.791 | not measured |" in card
+    assert "| 0.791 | left out: see the warning |" in card
+    assert "model-index" not in card  # the Hub would show the number without the warning
 
 
 def test_a_ticket_at_chance_keeps_its_dense_twin_on_the_card() -> None:
@@ -78,7 +91,9 @@ def test_a_loss_that_grows_without_end_stops_the_run() -> None:
         return [{"epoch": i + 1, "train_loss": loss} for i, loss in enumerate(losses)]
 
     for fine in ([900.0], [900.0, 800.0, 850.0], [2.0, 2.5, 3.0], [1.0, 40.0, 30.0]):
-        check_growth("dense", rows(*fine), 8)
+        check_growth("dense", rows(*fine), 8, RATES)
     with pytest.raises(ValueError, match=r"dense, epoch 4: the loss grows without end, 30, 200, 4e\+03.*`lr`"):
-        check_growth("dense", rows(2.0, 30.0, 200.0, 4000.0), 8)
+        check_growth("dense", rows(2.0, 30.0, 200.0, 4000.0), 8, RATES)
+    with pytest.raises(ValueError, match=r"dense, epoch 1: the loss is nan; lower `lr` 1000 \(default here: 0.0001\)"):
+        check_loss("dense", rows(math.nan)[0], RATES)
     assert math.log(8) * 10 < 30
