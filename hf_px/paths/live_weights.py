@@ -22,15 +22,20 @@ from .views import View, edge_shares, edge_weights
 ANY_PATH = View(edges=0, gates=0)
 
 
-class Reachability(Replay):
+class Structure(Replay):
+    """Which weights are on a path: 1 where anything arrives, 0 elsewhere, since path counts would leave float64."""
+
     def rescale(self, x: Tensor) -> Tensor:
-        """1 where anything arrives, 0 elsewhere: path counts would leave float64, and only their sign matters."""
         if x not in self._traces:
             return x
         size = x.detach()
         return self.follow(x / torch.where(size > 0, size, 1.0), x)
 
-    def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+
+class Reachability(Structure):
+    """The same, with what steers a gate as part of a path."""
+
+    def product(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any = None) -> Any:
         """(1 + a)(1 + b) - 1: either factor may also hold constants, such as class tokens, that are not followed."""
         args = tuple(self.rescale(a) if isinstance(a, Tensor) else a for a in args)
         sources = [t for t in tensors(args, kwargs) if self.on_path(t)]
