@@ -137,4 +137,6 @@ class GatedUnit(Rule):
         axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
         value, steering = (run.follow(half, args[0]) for half in args[0].chunk(2, axis))
         gate = run.freeze(torch.sigmoid, (steering,), {}, saved)
+        if run.on_path(gate):  # a walk may go through what steers
+            return run.product(torch.mul, (value, gate), {})
         return run.follow(value * gate, args[0])

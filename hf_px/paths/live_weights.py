@@ -61,3 +61,37 @@ def live_weights(model: nn.Module, mask: Mask, batch: Batch) -> dict[str, Tensor
     if not out.values.requires_grad:  # no kept weight is even used
         return {name: torch.zeros_like(bits) for name, bits in mask.bits.items()}
     return {name: share > 0 for name, share in edge_shares(out.values.sum(), edges)[0].items()}
+
+
+class LostFactors(Reachability):
+    """Names the modules that multiply by nothing: attention without queries or keys, a gated unit without a side."""
+
+    lost: list[str]
+
+    def _look(self, *factors: Tensor) -> None:
+        if not all(bool(factor.any()) for factor in factors) and (place := self.where()) not in self.lost:
+            self.lost.append(place)
+
+    def product(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any = None) -> Any:
+        self._look(*tensors(args, kwargs))
+        return super().product(func, args, kwargs, saved)
+
+    def attend(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self._look(q, k, v)
+        return super().attend(saved, q, k, v)
+
+
+@torch.no_grad()
+def lost_factors(model: nn.Module, mask: Mask, batch: Batch) -> list[str]:
+    """Names of the modules that multiply by nothing under this mask; one tensor may hold all three of an attention."""
+    row, lost = batch.row(), list[str]()
+    edges = edge_weights(mask.weights(model), ANY_PATH, torch.float64)
+
+    def mode(*args: Any) -> Replay:
+        run = LostFactors(*args)
+        run.lost = lost
+        return run
+
+    with undisturbed(model):
+        replay(model, edges, ANY_PATH, row, torch.ones_like(row.x, dtype=torch.float64), mode=mode)
+    return lost

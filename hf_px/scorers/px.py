@@ -15,8 +15,8 @@ share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch besid
 1.5 instead of 2.9; norm="flow" has 1.
 
 Weights on no path, such as queries and keys, have their share in the trace itself (paths/steering.py). Every layer that
-all paths cross has the same sum of scores: R in px, the expected trace R_path in px-path. So a share in the trace counts
-R / R_path times in the units of px, and a layer has the same sum by paths and by its share in the trace.
+all paths cross has the same sum of scores: R in px, the expected trace R_path in px-path. So a share in the trace
+counts R / R_path times in the units of px, and a layer has the same sum by paths and by its share in the trace.
 """
 
 from __future__ import annotations
