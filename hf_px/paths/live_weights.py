@@ -81,9 +81,18 @@ class LostFactors(Reachability):
         return super().attend(saved, q, k, v)
 
 
-@torch.no_grad()
 def lost_factors(model: nn.Module, mask: Mask, batch: Batch) -> list[str]:
-    """Names of the modules that multiply by nothing under this mask; one tensor may hold all three of an attention."""
+    """Names of the modules that multiply by nothing under this mask; one tensor may hold all three of an attention.
+
+    Queries that do not come from the image, as of a class token, are nothing in the dense network too, and no loss.
+    """
+    lost = _products_of_nothing(model, mask, batch)
+    before = _products_of_nothing(model, Mask.ones(mask.bits), batch) if lost else []
+    return [name for name in lost if name not in before]
+
+
+@torch.no_grad()
+def _products_of_nothing(model: nn.Module, mask: Mask, batch: Batch) -> list[str]:
     row, lost = batch.row(), list[str]()
     edges = edge_weights(mask.weights(model), ANY_PATH, torch.float64)
 

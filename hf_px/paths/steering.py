@@ -7,6 +7,10 @@ held, in expectation over weight signs, so one ranking holds both.
 
 Of one image, whose share is t_n, the estimate has variance 2(t_n² - Σ_k t_nk²), so the score of a weight has a standard
 error of at most √2 √(Σ_n t_n²), 14 % for 100 images of equal shares.
+
+Paths and trace part where positions share weights: a path counts each position alone, the trace also their products. In
+a small ViT on CIFAR-10 paths have 0.11 to 0.21 of the exact share, much the same in all layers, so weights that steer
+rank higher beside them than in the exact trace.
 """
 
 from __future__ import annotations
