@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 import hf_px
-from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.errors import HfPxError, UnsupportedModelError, first_line
 from hf_px.core.registry import scorers
 
 CLASSES = 5
@@ -199,16 +199,26 @@ def families(count: int, seed: int) -> list[Architecture]:
 
 def smallest(family: str) -> Architecture:
     """By its number of weights, counted without memory; names that cannot be built so are left out."""
+
+    def count(name: str, **changes: Any) -> int:
+        with torch.device("meta"):
+            return sum(p.numel() for p in timm.create_model(name, **changes).parameters())
+
     sizes: dict[str, int] = {}
     for name in timm.list_models(module=family):
         try:
-            with torch.device("meta"):
-                sizes[name] = sum(p.numel() for p in timm.create_model(name).parameters())
+            sizes[name] = count(name)
         except (RuntimeError, NotImplementedError, TypeError):
             continue
     name = min(sizes, key=lambda name: (sizes[name], name))
     size = timm.get_pretrained_cfg(name).input_size[-1]
-    return Architecture(name, _timm(name, **({"img_size": 256} if size > 256 else {})), min(size, 256))
+    if size <= 256:
+        return Architecture(name, _timm(name), size)
+    try:
+        count(name, img_size=256)
+    except TypeError:  # of any size
+        return Architecture(name, _timm(name), 256)
+    return Architecture(name, _timm(name, img_size=256), 256)
 
 
 def cell(architecture: Architecture, names: list[str], sparsity: float) -> str:
@@ -223,7 +233,9 @@ def cell(architecture: Architecture, names: list[str], sparsity: float) -> str:
             )
         except UnsupportedModelError as error:
             found = re.search("the operation (.*?), so", str(error))
-            return f"no: {found[1] if found else str(error).splitlines()[0]}"
+            return f"no: {found[1] if found else first_line(error)}"
+        except (HfPxError, RuntimeError, ValueError) as error:
+            return f"no: {type(error).__name__}, {first_line(error)}"
         same = all(tensor.equal(before[key]) for key, tensor in model.state_dict().items())
         if mask.kept != round((1 - sparsity) * mask.total) or not same:
             return f"{name}: wrong"
@@ -240,12 +252,12 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, default=0.3, help="(default %(default)s)")
     options = parser.parse_args()
     known = families(options.random, options.seed) if options.random else ZOO
-    columns = {name: group for name, group in GROUPS.items() if not options.random or scorers[group[0]].paths}
     chosen = [a for a in known if any(word in a.name for word in options.only or [""])]
     if not chosen:
         parser.error(f"no architecture's name contains {' or '.join(options.only)}; see ZOO in this file")
     warnings.simplefilter("ignore")
     assert sorted(n for names in GROUPS.values() for n in names) == hf_px.list_scorers(), "a new scorer needs a column"
+    columns = {name: group for name, group in GROUPS.items() if not options.random or scorers[group[0]].paths}
     rows: dict[tuple[str, ...], list[str]] = {}  # architectures with the same cells share a row
     for architecture in tqdm(chosen, unit="model"):
         cells = tuple(cell(architecture, names, options.sparsity) for names in columns.values())

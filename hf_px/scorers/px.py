@@ -47,7 +47,7 @@ from ..paths import (
     ungated,
     weights_that_steer,
     with_steering,
-)  # fmt: skip
+)
 
 
 @scorer(

@@ -19,6 +19,7 @@ from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
 from ..paths import (
     PATHS,
+    LastReplay,
     edge_shares,
     edge_weights,
     record,
@@ -26,7 +27,7 @@ from ..paths import (
     steering_shares,
     weights_that_steer,
     with_steering,
-)  # fmt: skip
+)
 
 Norm = Literal["batch", "running"]
 
@@ -46,7 +47,7 @@ def px_path(
         _, tape = record(model, weights, batch, norm)
         steering = steering_shares(model, weights, steers, batch, norm, generator)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
-        flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
+        flow = replay(model, squared, PATHS, batch, batch.x.square(), tape, LastReplay)
         paths = edge_shares(labelled_output(flow.values, batch.labels).sum(), squared, flow.exponent)
         return with_steering(*paths, steering)
 
