@@ -1,10 +1,10 @@
 """px-path: S = θ² ⊙ ∂R/∂θ², R = Σ_n Σ_k f̃^k(x_n², (θγ/σ)² ⊙ M, a_n), the trace of the NTK in expectation, path by path.
 
 Σ_j ∂R/∂θ_j² = Σ_p ‖J_v^f[:, p]‖² · ‖J_θ^v[p, :]‖²: the two factors of the PX bound multiplied path by path before they
-are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a
-Kaiming initialisation, the cross terms vanish and it equals the expected trace, but for the products of positions
-that share weights. For given weights it is not a bound. Weights on no path, such as queries and keys, have their share in the same trace by random signs over
-outputs (paths/steering.py). An extension of Iurada et al., CVPR 2024, by this project.
+are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a Kaiming
+initialisation, the cross terms vanish and it equals the expected trace, but for the products of positions that share
+weights. For given weights it is not a bound. Weights on no path, such as queries and keys, have their share in the same
+trace by random signs over outputs (paths/steering.py). An extension of Iurada et al., CVPR 2024, by this project.
 """
 
 from __future__ import annotations
