@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ GROUPS = {
     "wanda, obs": ["wanda", "obs"],
     "magnitude, random": ["magnitude", "random"],
 }
-OPTIONS = {"phew": {"walks": 64}, "prospr": {"lr": 0.01}}
+OPTIONS = {"phew": {"walks": 16, "walkers": 4}, "prospr": {"lr": 0.01}}
 
 
 def families(count: int, seed: int) -> list[Architecture]:
@@ -261,6 +262,7 @@ def main() -> None:
     rows: dict[tuple[str, ...], list[str]] = {}  # architectures with the same cells share a row
     for architecture in tqdm(chosen, unit="model"):
         cells = tuple(cell(architecture, names, options.sparsity) for names in columns.values())
+        tqdm.write(f"{architecture.name}: {', '.join(cells)}", file=sys.stderr)
         rows.setdefault(cells, []).append(f"`{architecture.name}`")
     print("| architectures | " + " | ".join(columns) + " |")
     print("|---" * (len(columns) + 1) + "|")
