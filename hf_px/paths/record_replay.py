@@ -332,7 +332,8 @@ class Replay(TorchFunctionMode):
         """attention · v, with the recorded attention, or with every token open to every query."""
         if self.view.gates == 0:
             total = v.sum(-2, keepdim=True)
-            return total.expand(*total.shape[:-2], q.shape[-2], total.shape[-1])
+            heads = torch.broadcast_shapes(q.shape[:-2], total.shape[:-2])  # all heads may share the values of one
+            return total.expand(*heads, q.shape[-2], total.shape[-1])
         return power(saved[..., : v.shape[-2]], self.view.gates).to(v.dtype) @ v
 
     def where(self) -> str:
