@@ -19,15 +19,15 @@ from . import scorers as _methods  # noqa: F401  registers every method
 from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
-from .core.forward import check_inputs, input_shape
+from .core.forward import check_inputs, input_shape, undisturbed
 from .core.head import head_of, segments
 from .core.mask import Mask, MaskedWeights
 from .core.processes import gather, rank, world_size
 from .core.prunable import check_weights, finite, plain_module, prunable
 from .core.registry import Scorer, ScorerRecord, Scores, scorers
 from .core.seeds import mix_seed
-from .paths import check_visible
-from .paths.collapse import check_alive, check_signal, warn_of_lost_layers
+from .paths import check_visible, weights_that_steer
+from .paths.collapse import check_alive, check_signal, warn_of_lost_factors, warn_of_lost_layers
 from .prune_config import DEFAULT_SCORER, PruneConfig
 
 
@@ -156,8 +156,17 @@ def _prune_in_rounds(
             if on_round is not None:
                 on_round(t, mask)
     flow = record.name == "px" and config.norm != "flow"
-    warn_of_lost_layers(mask, check_alive(model, mask, data), head_of(model), scoreless, flow)
+    steering = _steering(model, mask, data) if flow and data is not None else []
+    warn_of_lost_layers(mask, check_alive(model, mask, data), head_of(model), scoreless, flow, steering)
+    warn_of_lost_factors(model, mask, data)
     return mask
+
+
+def _steering(model: nn.Module, mask: Mask, data: Batches) -> list[str]:
+    """Names of the tensors that lie on no path of the dense network, such as queries and keys."""
+    with undisturbed(model):
+        off = weights_that_steer(model, Mask.ones(mask.bits).weights(model), data.first())
+    return [name for name, bits in off.items() if bits.all()]
 
 
 def _score_round(

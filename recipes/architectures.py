@@ -2,6 +2,7 @@
 
     python recipes/architectures.py                       the table of hf_px/scorers/README.md
     python recipes/architectures.py --only resnet vit     architectures whose name contains one of these words
+    python recipes/architectures.py --random 20 --seed 0  20 families of timm at random, by the methods that use paths
 
 A tick means finite scores, exactly as many weights as asked for, and a model that is bit for bit unchanged. A new
 architecture is one line in ZOO, which tests/laws/test_sweep.py reads too.
@@ -12,9 +13,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import timm
@@ -24,7 +27,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 import hf_px
-from hf_px.core.errors import UnsupportedModelError
+from hf_px.core.errors import HfPxError, UnsupportedModelError, first_line
+from hf_px.core.registry import scorers
 
 CLASSES = 5
 
@@ -34,7 +38,6 @@ class Architecture:
     name: str
     build: Callable[[], nn.Module]
     size: int  # of the images; batch norm needs several positions in the last feature map
-    no_paths: str | None = None  # part of the error, for a model that cannot be run as its paths
 
     def model(self) -> nn.Module:
         """The network at seeded random weights, in training mode."""
@@ -120,15 +123,13 @@ _SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 16, "depths": (2, 2), "n
 _RESNET = {"channels": (8, 8, 16, 16), "zero_init_last": False}
 _HF_VIT = {"image_size": 32, "patch_size": 8, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
 
-_MULTIPLIES = "multiplies two tensors that depend on the input"
-
 ZOO: list[Architecture] = [
     # timm's own miniatures
     *(Architecture(name, _timm(name), 48) for name in (
         "test_byobnet", "test_convnext", "test_convnext2", "test_convnext3", "test_efficientnet",
         "test_efficientnet_evos", "test_efficientnet_gn", "test_efficientnet_ln", "test_nfnet", "test_resnet",
     )),
-    Architecture("test_mambaout", _timm("test_mambaout"), 48, no_paths=_MULTIPLIES),
+    Architecture("test_mambaout", _timm("test_mambaout"), 48),
     *(Architecture(name, _timm(name, img_size=48), 48) for name in ("test_vit", "test_vit2", "test_vit3", "test_vit4")),
     # since timm 1.0.31
     *(Architecture(name, _timm(name), 160) for name in ("test_coatnet", "test_maxvit", "test_vit_relpos")
@@ -163,10 +164,10 @@ ZOO: list[Architecture] = [
     Architecture("resmlp", lambda: _mixer(mlp_ratio=4, block_layer=mlp_mixer.ResBlock,
                                           norm_layer=mlp_mixer.Affine), 32),
     Architecture("gmlp", lambda: _mixer(mlp_ratio=4, block_layer=mlp_mixer.SpatialGatingBlock,
-                                        mlp_layer=mlp_mixer.GatedMlp), 32, no_paths=_MULTIPLIES),
+                                        mlp_layer=mlp_mixer.GatedMlp), 32),
     Architecture("levit", _levit, 64),
     Architecture("poolformer", lambda: _metaformer(mlp_act=nn.GELU, mlp_bias=True, use_mlp_head=False), 48),
-    Architecture("poolformerv2", _metaformer, 48, no_paths="the operation pow is not linear"),
+    Architecture("poolformerv2", _metaformer, 48),
     Architecture("xcit", _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=2), 32),
     Architecture("cait", _timm("cait_xxs24_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2), 32),
     Architecture("coatnet", _maxxvit("coatnet_nano_rw", 64), 64),
@@ -188,7 +189,37 @@ GROUPS = {
     "wanda, obs": ["wanda", "obs"],
     "magnitude, random": ["magnitude", "random"],
 }
-OPTIONS = {"phew": {"walks": 64}, "prospr": {"lr": 0.01}}
+OPTIONS = {"phew": {"walks": 16, "walkers": 4}, "prospr": {"lr": 0.01}}
+
+
+def families(count: int, seed: int) -> list[Architecture]:
+    """The smallest network of each of `count` families (modules) of timm, at its own image size, or 256 if larger."""
+    drawn = Random(seed).sample(timm.list_modules(), count)
+    return [smallest(family) for family in sorted(drawn)]
+
+
+def smallest(family: str) -> Architecture:
+    """By its number of weights, counted without memory; names that cannot be built so are left out."""
+
+    def count(name: str, **changes: Any) -> int:
+        with torch.device("meta"):
+            return sum(p.numel() for p in timm.create_model(name, **changes).parameters())
+
+    sizes: dict[str, int] = {}
+    for name in timm.list_models(module=family):
+        try:
+            sizes[name] = count(name)
+        except (RuntimeError, NotImplementedError, TypeError):
+            continue
+    name = min(sizes, key=lambda name: (sizes[name], name))
+    size = timm.get_pretrained_cfg(name).input_size[-1]
+    if size <= 256:
+        return Architecture(name, _timm(name), size)
+    try:
+        count(name, img_size=256)
+    except TypeError:  # of any size
+        return Architecture(name, _timm(name), 256)
+    return Architecture(name, _timm(name, img_size=256), 256)
 
 
 def cell(architecture: Architecture, names: list[str], sparsity: float) -> str:
@@ -202,7 +233,10 @@ def cell(architecture: Architecture, names: list[str], sparsity: float) -> str:
                 model, name, sparsity=sparsity, batches=batches, rounds=1, min_per_layer=4, progress=False, **options
             )
         except UnsupportedModelError as error:
-            return "no: " + re.search("the operation (.*?), so", str(error))[1]
+            found = re.search("the operation (.*?), so", str(error))
+            return f"no: {found[1] if found else first_line(error)}"
+        except (HfPxError, RuntimeError, ValueError) as error:
+            return f"no: {type(error).__name__}, {first_line(error)}"
         same = all(tensor.equal(before[key]) for key, tensor in model.state_dict().items())
         if mask.kept != round((1 - sparsity) * mask.total) or not same:
             return f"{name}: wrong"
@@ -214,19 +248,24 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", metavar="WORD", help="architectures whose name contains one of these words"
     )
+    parser.add_argument("--random", type=int, metavar="N", help="instead of these: N families of timm, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default %(default)s)")
     parser.add_argument("--sparsity", type=float, default=0.3, help="(default %(default)s)")
     options = parser.parse_args()
-    chosen = [a for a in ZOO if any(word in a.name for word in options.only or [""])]
+    known = families(options.random, options.seed) if options.random else ZOO
+    chosen = [a for a in known if any(word in a.name for word in options.only or [""])]
     if not chosen:
         parser.error(f"no architecture's name contains {' or '.join(options.only)}; see ZOO in this file")
     warnings.simplefilter("ignore")
     assert sorted(n for names in GROUPS.values() for n in names) == hf_px.list_scorers(), "a new scorer needs a column"
+    columns = {name: group for name, group in GROUPS.items() if not options.random or scorers[group[0]].paths}
     rows: dict[tuple[str, ...], list[str]] = {}  # architectures with the same cells share a row
     for architecture in tqdm(chosen, unit="model"):
-        cells = tuple(cell(architecture, names, options.sparsity) for names in GROUPS.values())
+        cells = tuple(cell(architecture, names, options.sparsity) for names in columns.values())
+        tqdm.write(f"{architecture.name}: {', '.join(cells)}", file=sys.stderr)
         rows.setdefault(cells, []).append(f"`{architecture.name}`")
-    print("| architectures | " + " | ".join(GROUPS) + " |")
-    print("|---" * (len(GROUPS) + 1) + "|")
+    print("| architectures | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
     for cells, names in rows.items():
         print(f"| {', '.join(names)} | " + " | ".join(cells) + " |")
 

@@ -124,6 +124,22 @@ def transfer_table(name: str) -> list[str]:
     return lines
 
 
+def vit_table(name: str) -> list[str]:
+    """A row per method and sparsity: right after pruning and after training."""
+    found = runs(name)
+    lines = ["| sparsity | method | after pruning | after training | seeds | layers emptied |", "|---" * 6 + "|"]
+    if dense := dense_runs(found):
+        lines.append(f"| 0 | dense | | {spread([accuracy(run, 'dense') for run in dense])} | {seeds(dense)} | |")
+    for (sparsity, method), some in groups(found).items():
+        cells = [
+            f"{100 * sparsity:g} %", method, spread([accuracy(run, "pruned") for run in some]),
+            spread([accuracy(run) for run in some]), seeds(some),
+            ", ".join(str(len(run["mask"]["emptied"])) for run in some),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def masks_table(name: str) -> list[str]:
     """A row per mask: its overlap with others and what it leaves of the network, as `hf-px report` measured."""
     overlap, facts = (_csv(KEPT / name / "tables" / f"{table}.csv") for table in ("overlap-of-masks", "facts"))
@@ -180,6 +196,10 @@ TABLES = {
     "cifar10_resnet20_short_head": sparse_table,
     "cifar10_resnet50_transfer": transfer_table,
     "cifar10_resnet50_transfer_repair": transfer_table,
+    "cifar10_vit_before": vit_table,
+    "cifar10_vit": vit_table,
+    "cifar10_vit_repair_before": repair_table,
+    "cifar10_vit_repair": repair_table,
     "cifar10_resnet20_masks": masks_table,
     "imagenet_resnet50_repair": repair_table,
     "fine_tuning": fine_tuning_table,

@@ -40,12 +40,16 @@ class Batch:
         x = self.x if x is None else x
         return ((x,), dict(self.others)) if self.key is None else ((), {self.key: x, **self.others})
 
-    def row(self) -> Batch:
-        """The first sample alone."""
-        n = len(self.x)
-        others = {k: v[:1] if isinstance(v, Tensor) and v.dim() and len(v) == n else v for k, v in self.others.items()}
-        labels = None if self.labels is None else self.labels[:1]
-        return Batch(self.x[:1], labels, others, self.key, self.index)
+    def row(self, i: int = 0) -> Batch:
+        """One sample alone, the first by default."""
+        n, at = len(self.x), slice(i, i + 1)
+        others = {k: v[at] if isinstance(v, Tensor) and v.dim() and len(v) == n else v for k, v in self.others.items()}
+        labels = None if self.labels is None else self.labels[at]
+        return Batch(self.x[at], labels, others, self.key, self.index)
+
+    def samples(self) -> Iterator[Batch]:
+        """Each sample alone."""
+        return map(self.row, range(len(self.x)))
 
     def seeded(self, generator: torch.Generator) -> torch.Generator:
         """A generator for this batch: its draws do not depend on which process scores the batch."""

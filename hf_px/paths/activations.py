@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Args, Func, Kwargs, Norm, Rule, in_place
+from .normalisation import Statistic
 from .views import power
 
 if TYPE_CHECKING:
@@ -80,6 +81,32 @@ def _bounds(args: Args, kwargs: Kwargs) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
+class Power(Rule):
+    """x^p: an activation for p ≥ 1, a scale computed by hand for p < 1, as in x · (mean x²)^-½."""
+
+    def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
+        return self._rule(args, kwargs).record(func, args, kwargs, norm)
+
+    def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
+        exponent = _exponent(args, kwargs)
+        if not run.on_path(args[0]) and not run.on_path(exponent):
+            return func(*args, **kwargs)
+        if not isinstance(exponent, (int, float)):
+            return run.nonlinear(func, args, kwargs, "has a tensor as its exponent")
+        return self._rule(args, kwargs).replay(run, saved, func, args, kwargs)
+
+    @staticmethod
+    def _rule(args: Args, kwargs: Kwargs) -> Rule:
+        exponent = _exponent(args, kwargs)
+        scale = not isinstance(exponent, (int, float)) or exponent < 1
+        return Statistic() if scale else Gate(float(exponent == 1))
+
+
+def _exponent(args: Args, kwargs: Kwargs) -> Any:
+    return kwargs["exponent"] if "exponent" in kwargs else args[1]
+
+
+@dataclass(frozen=True)
 class FrozenGate(Rule):
     """softmax, sigmoid: a gate in [0, 1] that the data computes. It is held as recorded, or open."""
 
@@ -108,7 +135,8 @@ class GatedUnit(Rule):
 
     def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
         axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-        value = args[0].chunk(2, axis)[0]
-        if run.view.gates:
-            value = value * power(saved, run.view.gates).to(value.dtype)
-        return run.follow(value, args[0])
+        value, steering = (run.follow(half, args[0]) for half in args[0].chunk(2, axis))
+        gate = run.freeze(torch.sigmoid, (steering,), {}, saved)
+        if run.on_path(gate):  # a walk may go through what steers
+            return run.product(torch.mul, (value, gate), {})
+        return run.follow(value * gate, args[0])

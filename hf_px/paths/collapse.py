@@ -13,7 +13,7 @@ from ..core.head import head_of
 from ..core.mask import Mask
 from ..core.registry import ScorerRecord
 from ..core.text import name_list
-from . import live_weights
+from . import live_weights, lost_factors
 
 
 def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> list[str]:
@@ -25,9 +25,8 @@ def check_signal(record: ScorerRecord, scores: Mapping[str, Tensor]) -> list[str
     part = sum(zeros.values()) / sum(s.numel() for s in scores.values())
     cause = (
         "Likely causes: zero-initialised weights or scales (timm: zero_init_last=False, or load trained weights), "
-        "units that no sample activates, label maps without a label (all 255) and, for path scorers, weights that only "
-        "steer a frozen gate (attention queries and keys, squeeze-and-excitation) or see padding only (atrous "
-        "convolutions on small images)"
+        "units that no sample activates, label maps without a label (all 255) and, for path scorers, weights that see "
+        "padding only (atrous convolutions on small images)"
     )
     if part == 1.0:
         raise NoSignalError(f"scorer {record.name}: every weight scores zero, so a mask would be arbitrary. {cause}")
@@ -67,11 +66,13 @@ def warn_of_lost_layers(
     head: Sequence[str] = (),
     scoreless: Sequence[str] | None = (),
     flow: bool = False,
+    steering: Sequence[str] = (),
 ) -> None:
     """Warn of layers that carry nothing: behind a skip or in a branch they can vanish and the network still runs.
 
     scoreless  tensors that scored zero from the first round on, which no choice of `norm` changes; None: unknown
     flow       the method has `norm` flow and does not use it yet
+    steering   tensors on no path, such as queries and keys, whose scores do not depend on `norm` flow
     """
     empty = [name for name, bits in mask.bits.items() if bits.numel() and not bits.any()]
     cut_off = [name for name in mask.bits if name not in empty and not live[name].any()]
@@ -81,13 +82,27 @@ def warn_of_lost_layers(
         lost = {*empty, *cut_off}
         silent = [name for name in empty if name in (scoreless or ())]
         advice = "`keep_head` keeps all weights of the head; " if lost & set(head) else ""
-        if silent:  # for example queries and keys, which only steer the attention that scores hold fixed
+        if silent:
             advice += f"{_counted(silent)} never had a score: `exclude` keeps them; "
-        if flow and scoreless is not None and lost - set(silent) - set(head):
+        if flow and scoreless is not None and lost - set(silent) - set(steering) - set(head):
             advice += "`norm` flow gives every branch its share; "
         warnings.warn(
             f"of {len(mask.bits)} layers, {' and '.join(losses)}: the network runs without them. {advice}"
             "`min_per_layer` keeps some weights in each layer; more rounds or a lower sparsity help too",
+            stacklevel=4,
+        )
+
+
+def warn_of_lost_factors(model: nn.Module, mask: Mask, data: Batches | None) -> None:
+    """Warn of attention without queries, keys or values (one tensor may hold all) and of gated units without a side."""
+    try:
+        lost = [] if data is None else lost_factors(model, mask, data.first())
+    except UnsupportedModelError:
+        return  # as in check_alive
+    if lost:
+        warnings.warn(
+            f"no queries, no keys, no values or no other side of a product is left in {_counted(lost)}: their scores "
+            "were the lowest. `exclude` keeps the weights of such a layer; a lower sparsity helps too",
             stacklevel=4,
         )
 

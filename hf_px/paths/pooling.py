@@ -1,4 +1,7 @@
-"""The rule of max-pooling: it passes on the recorded winner; with every gate open it sums its window."""
+"""The rules of max-pooling and of the largest value of an axis: they pass on the recorded winner.
+
+With every gate open they sum their window.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Args, Func, Kwargs, Norm, Rule, per_dimension
+from .views import power
 
 if TYPE_CHECKING:
     from .record_replay import Replay
@@ -64,3 +68,31 @@ class MaxPool(Rule):
         ones = torch.ones(x.shape[1], 1, *size, dtype=x.dtype, device=x.device)
         conv = getattr(F, f"conv{self.dims}d")
         return conv(F.pad(x, pads), ones, stride=stride, dilation=dilation, groups=x.shape[1])
+
+
+@dataclass(frozen=True)
+class Largest(Rule):
+    """x.amax(axes) and x.max(axis); winners of equal size share one gate."""
+
+    def record(self, func: Func, args: Args, kwargs: Kwargs, norm: Norm) -> Any:
+        output, axes = func(*args, **kwargs), _axes(args, kwargs)
+        if axes is None:
+            return output, None
+        won = args[0] == args[0].amax(axes, keepdim=True)
+        return output, won / won.sum(axes, keepdim=True)
+
+    def replay(self, run: Replay, saved: Any, func: Func, args: Args, kwargs: Kwargs) -> Any:
+        x, axes = args[0], _axes(args, kwargs)
+        if axes is None or not run.on_path(x):
+            found = any(run.on_path(t) for t in (*args, *kwargs.values()))
+            return run.nonlinear(func, args, kwargs) if found else func(*args, **kwargs)
+        gate = 1 if run.view.gates == 0 else power(saved, run.view.gates).to(x.dtype)
+        keep = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+        y = run.follow((x * gate).sum(axes, keepdim=keep), x)
+        return y if func.__name__ == "amax" else torch.return_types.max((y, func(*args, **kwargs)[1]))
+
+
+def _axes(args: Args, kwargs: Kwargs) -> Any:
+    """The axes of x.amax(axes) or x.max(axis); None for the largest of two tensors or of all values."""
+    axes = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return None if isinstance(axes, Tensor) or axes == () else axes

@@ -2,7 +2,8 @@
 
 Each row of a batch is one walker. Forwards, a walker is on one unit: before every layer one of the reachable units is
 drawn. Backwards the same happens to the gradient. The gradient of a weight is then positive exactly where a walker
-went through it.
+went through it. At a gate that the data computes a walker goes on through what is gated or through what steers the
+gate, with equal chances, or it would never see a query or a key.
 """
 
 from __future__ import annotations
@@ -35,7 +36,17 @@ def coins(like: Tensor, generator: torch.Generator) -> Tensor:
     return toss.view(-1, *[1] * (like.dim() - 1))
 
 
-class Forwards(Replay):
+class Walk(Replay):
+    def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
+        return self.follow(args[0].clone(), args[0])
+
+    def attend(self, saved: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        pairs = (*k.shape[:-2], q.shape[-2], k.shape[-2])
+        steering = self.merge(q.sum(-1).unsqueeze(-1).expand(pairs), k.sum(-1).unsqueeze(-2).expand(pairs))
+        return self.merge(torch.ones_like(steering) @ v, steering @ torch.ones_like(v))
+
+
+class Forwards(Walk):
     generator: torch.Generator
 
     def one_unit(self, x: Tensor) -> Tensor:
@@ -55,7 +66,7 @@ class Forwards(Replay):
         return a * toss + b * (1.0 - toss)
 
 
-class Backwards(Replay):
+class Backwards(Walk):
     generator: torch.Generator
 
     def check_graph(self, output: Tensor) -> None: ...  # the custom autograd functions here are our own

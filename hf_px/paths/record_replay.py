@@ -12,7 +12,6 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -24,10 +23,12 @@ from ..core.batches import Batch
 from ..core.errors import UnsupportedModelError
 from ..core.forward import call, call_with, output_tensor
 from . import linear_ops
-from .activations import Gate, Kept
+from .activations import FrozenGate, Gate, Kept
 from .base import Norm, in_place, operation, positional
 from .normalisation import Normalisation, Statistic
+from .products import PRODUCTS, Gates, Product, both_ways
 from .rules import RULES
+from .traces import Entry, Flow, Trace, Traces
 from .views import View, other_tensors, power
 
 # Layers between two looks at the size of g's values. Its weights are 0 or 1, so a layer of n inputs multiplies values
@@ -35,74 +36,41 @@ from .views import View, other_tensors, power
 MEASURE_EVERY = 3
 
 
-@dataclass(frozen=True)
-class Entry:
-    operation: str
-    saved: Any
-
-
-@dataclass
-class Trace:
-    """What replay knows of a tensor on a path."""
-
-    exponent: int = 0
-    fault: str | None = None  # a non-linear operation without a rule on the way to it
-    unmeasured: int = 0  # layers since `rescale` last read the values
-    twin: weakref.ref[Tensor] | None = None  # another tensor with the same memory, if it is still in use
-
-
-@dataclass(frozen=True)
-class Flow:
-    """An output of the replayed network: values · 2^exponent."""
-
-    values: Tensor
-    exponent: int
-
-
-class Traces:
-    """{tensor: Trace} of one replay, stored on the tensors: several times faster than a weak dictionary."""
-
-    def __getitem__(self, tensor: Tensor) -> Trace:
-        return tensor.__dict__["_hf_px"][1]
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        return self.get(tensor) is not None
-
-    def get(self, tensor: Tensor) -> Trace | None:
-        owner, trace = tensor.__dict__.get("_hf_px", (None, None))
-        return trace if owner is self else None
-
-    def __setitem__(self, tensor: Tensor, trace: Trace) -> None:
-        tensor.__dict__["_hf_px"] = (self, trace)
-
-    def discard(self, tensor: Tensor) -> None:
-        tensor.__dict__.pop("_hf_px", None)
-
-
 class Record(TorchFunctionMode):
     def __init__(self, norm: Norm, copy: bool) -> None:
         super().__init__()
         self.norm, self.copy = norm, copy
         self.entries: list[Entry] = []
+        self.moving = Traces()  # tensors that depend on the input and are not frozen gates: their products are recorded
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = operation(func)
-        rule = RULES.get(name)
+        rule, given = RULES.get(name), linear_ops.tensors(args, kwargs or {})
+        moving = [t for t in given if t in self.moving]
         if rule is None:
-            return func(*args, **(kwargs or {}))
-        output, saved = rule.record(func, *positional(args, kwargs), self.norm)
-        if self.copy and isinstance(saved, Kept):
-            saved = saved.copy()
-        self.entries.append(Entry(name, saved))
+            output = func(*args, **(kwargs or {}))
+        else:
+            args, kwargs = positional(args, kwargs)
+            skip = isinstance(rule, Product) and not len(moving) == len(given) == 2
+            output, saved = (func(*args, **kwargs), None) if skip else rule.record(func, args, kwargs, self.norm)
+            if self.copy and isinstance(saved, (Kept, Gates)):
+                saved = saved.copy()
+            self.entries.append(Entry(name, saved))
+        if moving and not isinstance(rule, (FrozenGate, Statistic)):
+            written = args[:1] if in_place(func, args, kwargs or {}) or name == "__setitem__" else ()
+            for tensor in linear_ops.tensors((output, *written), {}):
+                self.moving[tensor] = Trace()
         return output
 
 
 def record(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch, norm: Norm) -> tuple[Tensor, list[Entry]]:
     """f(x; θ ⊙ M) and its gates; batch norm with the statistics of this batch or the stored ones."""
     for copy in (False, True):  # again with copies for the rare model that writes into the output of an activation
-        with torch.no_grad(), Record(norm, copy) as mode:
+        mode = Record(norm, copy)
+        mode.moving[batch.x] = Trace()
+        with torch.no_grad(), mode:
             output = call(model, weights, batch)
-        if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, Kept)):
+        if all(entry.saved.intact for entry in mode.entries if isinstance(entry.saved, (Kept, Gates))):
             break
     return output, mode.entries
 
@@ -274,6 +242,12 @@ class Replay(TorchFunctionMode):
         trace.unmeasured = max(trace.unmeasured, self._traces[value].unmeasured)
         return value
 
+    def overwrite(self, x: Tensor, y: Tensor) -> Tensor:
+        """x with the values of y, for an operation that writes into x."""
+        x = self.own(x).copy_(y)
+        self._traces[x] = self._traces[y]
+        return x
+
     def match(self, recorded: Tensor, x: Tensor) -> Tensor:
         """A tensor recorded on the whole batch for use on one row: the mean over samples, along whatever axis."""
         for axis in range(-min(recorded.dim(), x.dim()), 0):
@@ -292,6 +266,10 @@ class Replay(TorchFunctionMode):
         rule = RULES.get(name)
         if rule is not None:
             return rule.replay(self, self._take(name), func, args, kwargs)
+        return self.linear(name, func, args, kwargs)
+
+    def linear(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An operation without a rule: linear in the tensors on a path, or a fault."""
         paths = [t for t in linear_ops.tensors(args, kwargs) if t in self._traces]
         if not paths:
             return func(*linear_ops.one_dtype(name, args), **kwargs)
@@ -339,9 +317,11 @@ class Replay(TorchFunctionMode):
         """a + b, where paths join."""
         return a + b
 
-    def product(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A product of two tensors on paths is not linear. Queries times keys are absorbed by a frozen softmax."""
-        return self.nonlinear(func, args, kwargs, "multiplies two tensors that depend on the input")
+    def product(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Gates | None = None) -> Any:
+        """A product of two tensors on paths: of each at the gate of the other, if these were recorded or are open."""
+        if saved is None and (operation(func) not in PRODUCTS or (self._tape is not None and self.view.gates)):
+            return self.nonlinear(func, args, kwargs, "multiplies two tensors that depend on the input")
+        return both_ways(self, func, args, kwargs, saved)
 
     def freeze(self, func: Callable[..., Any], args: Any, kwargs: Any, saved: Any) -> Tensor:
         """A gate computed from the data, as recorded or open; no path runs through it."""
@@ -352,7 +332,8 @@ class Replay(TorchFunctionMode):
         """attention · v, with the recorded attention, or with every token open to every query."""
         if self.view.gates == 0:
             total = v.sum(-2, keepdim=True)
-            return total.expand(*total.shape[:-2], q.shape[-2], total.shape[-1])
+            heads = torch.broadcast_shapes(q.shape[:-2], total.shape[:-2])  # all heads may share the values of one
+            return total.expand(*heads, q.shape[-2], total.shape[-1])
         return power(saved[..., : v.shape[-2]], self.view.gates).to(v.dtype) @ v
 
     def where(self) -> str:

@@ -64,7 +64,9 @@ def edge_weights(weights: MaskedWeights, view: View, dtype: torch.dtype, leaves:
     return {name: w.detach().requires_grad_() for name, w in edges.items()} if leaves else edges
 
 
-def edge_shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -> tuple[dict[str, Tensor], int]:
+def edge_shares(
+    total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0, keep_graph: bool = False
+) -> tuple[dict[str, Tensor], int]:
     """w ⊙ ∂R/∂w: the part of R = total · 2^exponent that flows through each edge, and the rest of the exponent.
 
     Shares are non-negative, and zero for edges on no path. R takes as much of the exponent as its dtype holds.
@@ -78,7 +80,7 @@ def edge_shares(total: Tensor, edges: Mapping[str, Tensor], exponent: int = 0) -
         for step in [math.copysign(60, folded)] * (abs(folded) // 60) + [math.fmod(folded, 60)]:
             total = total * 2.0**step
         exponent -= folded
-    found = torch.autograd.grad(total, list(edges.values()), allow_unused=True)
+    found = torch.autograd.grad(total, list(edges.values()), allow_unused=True, retain_graph=keep_graph)
     parts = {n: torch.zeros_like(w) if d is None else d.mul_(w.detach()) for (n, w), d in zip(edges.items(), found)}
     return parts, exponent
 

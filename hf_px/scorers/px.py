@@ -13,6 +13,10 @@ parallel branches, as in DeepLabV3+, h starves the shorter one: a layer divides 
 input of h is 1 and not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1). So every normalised layer of a branch multiplies its
 share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path keeps the gates and has
 1.5 instead of 2.9; norm="flow" has 1.
+
+Weights on no path, such as queries and keys, have their share in the trace itself (paths/steering.py). Every layer that
+all paths cross has the same sum of scores: R in px, the expected trace R_path in px-path. So a share in the trace
+counts R / R_path times in the units of px, and a layer has the same sum by paths and by its share in the trace.
 """
 
 from __future__ import annotations
@@ -26,7 +30,24 @@ from ..core.batches import Batch, Batches, Contribution
 from ..core.forward import call, labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import FLOW, ONES, SQUARED, LastReplay, edge_shares, edge_weights, record, replay, ungated
+from ..paths import (
+    FLOW,
+    ONES,
+    PATHS,
+    SQUARED,
+    Entry,
+    Flow,
+    LastReplay,
+    edge_shares,
+    edge_weights,
+    record,
+    replay,
+    steering_shares,
+    times_power,
+    ungated,
+    weights_that_steer,
+    with_steering,
+)
 
 
 @scorer(
@@ -61,11 +82,13 @@ def px(
         return {name: s.abs() for name, s in total.items()}
     if norm == "flow":
         with undisturbed(model):
-            return _by_own_flow(model, weights, batches)
+            return _by_own_flow(model, weights, batches, generator)
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
         _, tape = record(model, weights, batch, norm)
+        steering = steering_shares(model, weights, steers, batch, norm, generator)
+        trace = expected_trace(model, weights, batch, tape) if steering else None
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             # all gates of h are open, so g is the last to need them
@@ -74,21 +97,37 @@ def px(
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
         total = (labelled_output(g.values, batch.labels).sum(0, keepdim=True) * h.values).sum()
-        return edge_shares(total, squared, g.exponent + h.exponent)
+        paths = edge_shares(total, squared, g.exponent + h.exponent)
+        if trace is None:
+            return paths
+        ratio = float(total.detach()) / float(trace.values) if trace.values else 0.0
+        return with_steering(*paths, steering, ratio, g.exponent + h.exponent - trace.exponent)
 
     with undisturbed(model):
+        steers = weights_that_steer(model, weights, batches.first())
         return batches.sum(contribution, like=weights)
 
 
-def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> Scores:
+def expected_trace(model: nn.Module, weights: MaskedWeights, batch: Batch, tape: list[Entry]) -> Flow:
+    """R_path of px-path: the sum of scores of a layer that all paths cross."""
+    with torch.no_grad():
+        flow = replay(model, edge_weights(weights, PATHS, batch.x.dtype), PATHS, batch, batch.x.square(), tape)
+    return Flow(labelled_output(flow.values, batch.labels).double().sum(), flow.exponent)
+
+
+def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, generator: torch.Generator) -> Scores:
     """θ² ⊙ ∂/∂θ² Σ_k G^k h^k: h does not depend on a batch, so Σ_b G_b comes first and h is run once."""
     row = batches.first().row()
+    steers = weights_that_steer(model, weights, row)
     with torch.no_grad():
         output = call(model, weights, row)[0]
+    like = {"G": output, **{name: weights[name] for name in steers}, "trace": output.new_zeros((), dtype=torch.float64)}
 
     def paths(batch: Batch) -> Contribution:
-        """G_b, one number per output."""
+        """G_b, one number per output, and the shares of weights on no path beside R_path."""
         _, tape = record(model, weights, batch, "batch")
+        steering = steering_shares(model, weights, steers, batch, "batch", generator)
+        trace = expected_trace(model, weights, batch, tape) if steers else Flow(like["trace"], 0)
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape, LastReplay)
@@ -97,13 +136,18 @@ def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches) -> 
                 f"batch {batch.index} has outputs of {tuple(g.values.shape[1:])}, the first one of "
                 f"{tuple(output.shape)}; with norm='flow' all batches must be of one size"
             )
-        return {"G": labelled_output(g.values, batch.labels).sum(0)}, g.exponent
+        found = {name: times_power(share, -g.exponent) for name, share in steering.items()}
+        found["trace"] = times_power(trace.values, trace.exponent - g.exponent)
+        return {"G": labelled_output(g.values, batch.labels).sum(0), **found}, g.exponent
 
-    total = batches.sum(paths, like={"G": output})["G"]
+    total = batches.sum(paths, like=like)
     dtype = torch.float64 if row.x.is_cuda else row.x.dtype
     squared = edge_weights(weights, FLOW, dtype, leaves=True)
     h = replay(model, squared, FLOW, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device))
-    return batches.once(*edge_shares((total * h.values[0]).sum(), squared, h.exponent))
+    flow, trace = (total["G"] * h.values[0]).sum(), float(total["trace"])
+    steering = {name: total[name] / trace for name in steers} if trace else {}  # one factor is common to all of `total`
+    shares = edge_shares(flow, squared, h.exponent)
+    return batches.once(*with_steering(*shares, steering, float(flow.detach()), h.exponent))
 
 
 def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """px-path: S = θ² ⊙ ∂R/∂θ², R = Σ_n Σ_k f̃^k(x_n², (θγ/σ)² ⊙ M, a_n), the trace of the NTK in expectation, path by path.
 
 Σ_j ∂R/∂θ_j² = Σ_p ‖J_v^f[:, p]‖² · ‖J_θ^v[p, :]‖²: the two factors of the PX bound multiplied path by path before they
-are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a
-Kaiming initialisation, the cross terms vanish and it equals the expected trace. For given weights it is
-not a bound. An extension of Iurada et al., CVPR 2024, by this project.
+are summed, so never above it. With the gates held, and weight signs independent and symmetric as at a Kaiming
+initialisation, the cross terms vanish and it equals the expected trace, but for the products of positions that share
+weights. For given weights it is not a bound. Weights on no path, such as queries and keys, have their share in the same
+trace by random signs over outputs (paths/steering.py). An extension of Iurada et al., CVPR 2024, by this project.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from ..core.batches import Batch, Batches, Contribution
 from ..core.forward import labelled_output, undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import PATHS, edge_shares, edge_weights, record, replay
+from ..paths import (
+    PATHS,
+    LastReplay,
+    edge_shares,
+    edge_weights,
+    record,
+    replay,
+    steering_shares,
+    weights_that_steer,
+    with_steering,
+)
 
 Norm = Literal["batch", "running"]
 
@@ -34,9 +45,12 @@ def px_path(
 ) -> Scores:
     def contribution(batch: Batch) -> Contribution:
         _, tape = record(model, weights, batch, norm)
+        steering = steering_shares(model, weights, steers, batch, norm, generator)
         squared = edge_weights(weights, PATHS, batch.x.dtype, leaves=True)
-        flow = replay(model, squared, PATHS, batch, batch.x.square(), tape)
-        return edge_shares(labelled_output(flow.values, batch.labels).sum(), squared, flow.exponent)
+        flow = replay(model, squared, PATHS, batch, batch.x.square(), tape, LastReplay)
+        paths = edge_shares(labelled_output(flow.values, batch.labels).sum(), squared, flow.exponent)
+        return with_steering(*paths, steering)
 
     with undisturbed(model):
+        steers = weights_that_steer(model, weights, batches.first())
         return batches.sum(contribution, like=weights)

@@ -5,6 +5,9 @@ Gebhart et al., A Unified Paths Perspective for Pruning at Initialization, 2021;
 
 Every gate is open and batch norm has its stored statistics; max-pooling sums its window, since R counts all paths.
 Exact rescaling keeps R in range, for a ResNet-50 at 224x224 too.
+
+The papers have no attention. Ours: of weights on no path, such as queries and keys, R is the flow that passes the gate
+that they steer, and the path runs to that gate (paths/gate_flow.py).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from ..core.batches import Batches
 from ..core.forward import undisturbed
 from ..core.mask import MaskedWeights
 from ..core.registry import Scores, scorer
-from ..paths import ABSOLUTE, SQUARED, View, edge_shares, edge_weights, replay
+from ..paths import ABSOLUTE, SQUARED, View, edge_weights, open_flow
 
 _TANAKA = "Tanaka et al., NeurIPS 2020"
 _GEBHART = "Gebhart et al., 2021"
@@ -51,8 +54,6 @@ def logsynflow(model: nn.Module, weights: MaskedWeights, batches: Batches, *, ge
 
 def path_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, view: View) -> tuple[Scores, int]:
     """|θ|^e ⊙ ∂R/∂|θ|^e on an input of ones, as values and a power of two."""
-    row = batches.first().row()
     edges = edge_weights(weights, view, torch.float64, leaves=True)
     with undisturbed(model):
-        out = replay(model, edges, view, row, torch.ones_like(row.x, dtype=torch.float64))
-    return edge_shares(out.values.sum(), edges, out.exponent)
+        return open_flow(model, edges, view, batches.first().row())

@@ -12,11 +12,18 @@ from hf_px.core.batches import Batches
 from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 from hf_px.paths import (  # fmt: skip
+    ABSOLUTE,
     PATHS,
     edge_weights,
     record,
     replay,
 )
+
+
+def test_heads_that_share_the_values_of_one_each_have_them():
+    q, v = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 1, 5, 4, dtype=torch.float64)
+    found = paths(lambda v: F.scaled_dot_product_attention(q, v, v), v, ABSOLUTE)
+    torch.testing.assert_close(found, v.square().sum(-2, keepdim=True).expand(2, 3, 5, 4))
 
 
 @pytest.mark.parametrize("kind", ["fused", "explicit", "module", "module batch first", "masked"])

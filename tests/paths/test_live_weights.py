@@ -12,6 +12,7 @@ from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 from hf_px.paths import (  # fmt: skip
     live_weights,
+    weights_that_steer,
 )
 
 
@@ -25,7 +26,7 @@ def test_live_weights_by_hand():
     assert live["2.weight"].tolist() == [[False, False, True], [False, False, False]]
 
 
-def test_queries_and_keys_are_live_although_their_path_score_is_zero():
+def test_queries_and_keys_are_live_although_they_lie_on_no_path():
     class Head(nn.Module):
         def __init__(self):
             super().__init__()
@@ -35,9 +36,10 @@ def test_queries_and_keys_are_live_although_their_path_score_is_zero():
             return self.out(F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x)).mean(1))
 
     model, x = Head(), torch.randn(2, 3, 4)
-    scores = hf_px.score(model, "px", [x])
-    assert (scores["q.weight"] == 0).all() and (scores["v.weight"] > 0).all()
     mask = Mask.ones(prunable(model))
+    off = weights_that_steer(model, mask.weights(model), Batches([x]).first())
+    assert set(off) == {"q.weight", "k.weight"} and all(bits.all() for bits in off.values())
+    assert all((s > 0).all() for s in hf_px.score(model, "px", [x]).values())  # by their share in the trace
     assert all(live.all() for live in live_weights(model, mask, Batches([x]).first()).values())
     # without queries the attention is uniform: values still get through, keys no longer matter
     mask = Mask({**mask.bits, "q.weight": torch.zeros(4, 4, dtype=torch.bool)})

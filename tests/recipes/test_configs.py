@@ -9,13 +9,14 @@ import pytest
 from support.places import REPO
 
 from hf_px.data import PRESETS
-from hf_px.models.load import check_name
+from hf_px.models.load import check_name, load
 from hf_px.training.command_line import parse_options
 from hf_px.training.config import ModelOptions, Options, OutputOptions
 
 RECIPES = REPO / "recipes"
 SHORT, TRANSFER = (RECIPES / "configs" / f"cifar10-{name}-short.yaml" for name in ("resnet20", "resnet50-transfer"))
-CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT, TRANSFER})
+VIT = RECIPES / "configs" / "cifar10-vit-small-short.yaml"  # the paper has no transformer
+CONFIGS = sorted(set((RECIPES / "configs").glob("*.yaml")) - {SHORT, TRANSFER, VIT})
 VOC = "Pascal VOC2012"
 SETS = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
 # data set, architecture, optimizer, lr, epochs at which it falls by 10, momentum, weight decay, epochs, batch size
@@ -100,6 +101,15 @@ def test_the_short_transfer_is_the_papers_but_for_what_it_names() -> None:
         "epochs": (182, 4), "batch_size": (256, 50), "mixed_precision": (None, "bf16"),
         "eval_epochs": (1, 4), "layout": ("both", "packed"),
     }  # fmt: skip
+
+
+def test_the_vision_transformer_is_small_and_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)  # the config names the model's directory from there
+    options = read(VIT)
+    assert not options.trained
+    model = load(options.model.model, pretrained=False, num_classes=10).model
+    assert 1e6 < sum(p.numel() for p in model.parameters()) < 1.3e6
+    assert model.config.image_size == 32
 
 
 def test_a_flag_overrides_whatever_a_config_says() -> None:

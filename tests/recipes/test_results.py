@@ -68,6 +68,9 @@ def test_each_row_is_the_mean_of_the_runs_that_are_kept() -> None:
                 [100 * recorded["results"]["pruned"]["accuracy"] for recorded in runs]
             )
             assert row["ours, 10 epochs"] == shown(ticket)
+        elif "after pruning" in row:
+            pruned = [100 * recorded["results"]["pruned"]["accuracy"] for recorded in runs]
+            assert row["after pruning"] == shown(pruned) and row["after training"] == shown(ticket)
         else:
             ridge = shown([100 * recorded["results"]["ridge"]["accuracy"] for recorded in runs])
             assert row["ridge head, before training"] == ridge and row["after training"] == shown(ticket)
