@@ -242,7 +242,6 @@ def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:
             metric_value=result["value"],
         )
         for result in results
-        if not result.get("warning")  # a leaderboard shows the number without it
     ]
     metadata |= {"eval_results": evaluations, "model_name": _model_name(contents)} if evaluations else {}
     return ModelCardData(**{key: value for key, value in metadata.items() if value is not None})
