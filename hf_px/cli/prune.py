@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
         "score a model, prune it, show what is left by layer",
         prune_command,
         description="Score a model's weights, keep the best, and show what is left by layer. Random weights stay as "
-        "they are, for training; trained ones are repaired, so that the ticket works at once.",
+        "they are, for training; trained ones are repaired, so that the ticket works at once, but for a new head.",
         examples=EXAMPLES,
     )
     model = command.add_argument_group("model")
