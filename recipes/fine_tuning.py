@@ -4,7 +4,7 @@
         a ResNet-50 of a weights file on digits and a balanced part of CIFAR-10, by each of SETTINGS
     python recipes/fine_tuning.py --backbone … --backbone resnet20=cifar.safetensors,resnet20_cifar_a --voc VOC2012
         two backbones, and a third data set: objects cut out of Pascal VOC's images by their label maps
-    python recipes/fine_tuning.py ... --only defaults SGD
+    python recipes/fine_tuning.py ... --only defaults "rate x 3"
         some of the settings; --data cifar10 voc: some of the data sets
     python recipes/fine_tuning.py ... -- --mixed-precision bf16
         flags of the recipe, for every cell, go after --
@@ -38,12 +38,12 @@ from hf_px.training.sweep.runner import parse_sweep
 
 SETTINGS = {
     "defaults": [],
-    "rate / 2": ["--lr", "1e-4", "--head-lr", "1e-3"],
-    "rate x 1.5": ["--lr", "3e-4", "--head-lr", "3e-3"],
-    "random head": ["--head", "random"],
-    "rate / 2 and random head": ["--lr", "1e-4", "--head-lr", "1e-3", "--head", "random"],
-    "SGD": ["--optimizer", "sgd"],
+    "rate x 2": ["--lr", "2e-4", "--head-lr", "2e-3"],
+    "rate x 3": ["--lr", "3e-4", "--head-lr", "3e-3"],
     "norms train": ["--norms", "train"],
+    "random head": ["--head", "random"],
+    "SGD": ["--optimizer", "sgd"],
+    "rate / 3": ["--lr", "3e-5", "--head-lr", "3e-4"],
     "paper's": [
         "--optimizer", "sgd", "--lr", "0.1", "--batch-size", "128", "--head", "random", "--norms", "train",
         "--warmup-epochs", "0", "--grad-clip", "0",

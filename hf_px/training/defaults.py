@@ -24,7 +24,7 @@ SETTINGS: Mapping[Kind, Mapping[str, Any]] = {
 }  # fmt: skip
 RATES: Mapping[Kind, Mapping[str, float]] = {
     "random": {"sgd": 0.1, "nesterov": 0.1, "adamw": 1e-3},
-    "trained": {"sgd": 0.01, "nesterov": 0.01, "adamw": 2e-4},
+    "trained": {"sgd": 0.01, "nesterov": 0.01, "adamw": 1e-4},
 }
 
 

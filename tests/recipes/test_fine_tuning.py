@@ -42,8 +42,8 @@ def done(server: Server, flags: list[object], tmp_path_factory: pytest.TempPathF
 
 def test_the_first_lines_say_how_it_trains(done: tuple[Path, str]) -> None:
     text = " ".join(done[1].split())
-    assert "settings for trained weights unless given: 3 epochs in batches of 32; adamw, learning rate 0.0002" in text
-    assert "new head from the ridge solution, learning rate 0.002" in text
+    assert "settings for trained weights unless given: 3 epochs in batches of 32; adamw, learning rate 0.0001" in text
+    assert "new head from the ridge solution, learning rate 0.001" in text
 
 
 def test_without_a_test_split_a_part_of_the_training_images_is_held_out(done: tuple[Path, str]) -> None:
@@ -128,7 +128,7 @@ def test_a_run_that_diverges_says_so_in_its_results(
     flags: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with refusal(r"dense, epoch 1: the loss is nan; lower --lr 1e\+30 \(default here: 0.0002\)"):
+    with refusal(r"dense, epoch 1: the loss is nan; lower --lr 1e\+30 \(default here: 0.0001\)"):
         main([str(word) for word in (*flags, "--lr", "1e30", "--grad-clip", 0)])
     found = results(tmp_path / "run")
     assert not found["finished"] and "the loss is nan" in found["alarms"][0]
