@@ -40,10 +40,10 @@ SETTINGS = {
     "defaults": [],
     "rate x 2": ["--lr", "2e-4", "--head-lr", "2e-3"],
     "rate x 3": ["--lr", "3e-4", "--head-lr", "3e-3"],
-    "norms train": ["--norms", "train"],
     "random head": ["--head", "random"],
+    "rate x 2 and random head": ["--lr", "2e-4", "--head-lr", "2e-3", "--head", "random"],
     "SGD": ["--optimizer", "sgd"],
-    "rate / 3": ["--lr", "3e-5", "--head-lr", "3e-4"],
+    "norms train": ["--norms", "train"],
     "paper's": [
         "--optimizer", "sgd", "--lr", "0.1", "--batch-size", "128", "--head", "random", "--norms", "train",
         "--warmup-epochs", "0", "--grad-clip", "0",

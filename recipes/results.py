@@ -198,6 +198,7 @@ TABLES = {
     "cifar10_resnet50_transfer_repair": transfer_table,
     "cifar10_vit_before": vit_table,
     "cifar10_vit": vit_table,
+    "cifar10_vit_trained": vit_table,
     "cifar10_vit_repair_before": repair_table,
     "cifar10_vit_repair": repair_table,
     "cifar10_resnet20_masks": masks_table,
