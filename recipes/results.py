@@ -106,33 +106,24 @@ def sparse_table(name: str) -> list[str]:
 
 def transfer_table(name: str) -> list[str]:
     """A row per method and sparsity: a ridge head on the pruned features, then after training."""
-    found = runs(name)
-    lines = [
-        "| sparsity | method | ridge head, before training | after training | seeds | layers emptied |",
-        "|---" * 6 + "|",
-    ]
-    if dense := dense_runs(found):
-        before, after = (spread([accuracy(run, at) for run in dense]) for at in ("ridge_dense", "dense"))
-        lines.append(f"| 0 | dense | {before} | {after} | {seeds(dense)} | |")
-    for (sparsity, method), some in groups(found).items():
-        cells = [
-            f"{100 * sparsity:g} %", method, spread([accuracy(run, "ridge") for run in some]),
-            spread([accuracy(run) for run in some]), seeds(some),
-            ", ".join(str(len(run["mask"]["emptied"])) for run in some),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return _before_and_after(name, "ridge", "ridge head, before training", dense_before="ridge_dense")
 
 
 def vit_table(name: str) -> list[str]:
     """A row per method and sparsity: right after pruning and after training."""
+    return _before_and_after(name, "pruned", "after pruning")
+
+
+def _before_and_after(name: str, stage: str, title: str, dense_before: str | None = None) -> list[str]:
     found = runs(name)
-    lines = ["| sparsity | method | after pruning | after training | seeds | layers emptied |", "|---" * 6 + "|"]
+    lines = [f"| sparsity | method | {title} | after training | seeds | layers emptied |", "|---" * 6 + "|"]
     if dense := dense_runs(found):
-        lines.append(f"| 0 | dense | | {spread([accuracy(run, 'dense') for run in dense])} | {seeds(dense)} | |")
+        before = f" {spread([accuracy(run, dense_before) for run in dense])}" if dense_before else ""
+        after = spread([accuracy(run, "dense") for run in dense])
+        lines.append(f"| 0 | dense |{before} | {after} | {seeds(dense)} | |")
     for (sparsity, method), some in groups(found).items():
         cells = [
-            f"{100 * sparsity:g} %", method, spread([accuracy(run, "pruned") for run in some]),
+            f"{100 * sparsity:g} %", method, spread([accuracy(run, stage) for run in some]),
             spread([accuracy(run) for run in some]), seeds(some),
             ", ".join(str(len(run["mask"]["emptied"])) for run in some),
         ]  # fmt: skip
