@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analysis.summary import summary
+    from .channels.shrink import shrink
     from .core.mask import Mask
     from .prune_config import PruneConfig
     from .pruning import list_scorers, prune, score
@@ -45,6 +46,7 @@ __all__ = [
     "prune",
     "repair",
     "score",
+    "shrink",
     "summary",
 ]
 
@@ -63,6 +65,7 @@ _MODULE_OF = {
     "prune": "pruning",
     "repair": "refit.repair",
     "score": "pruning",
+    "shrink": "channels.shrink",
     "summary": "analysis.summary",
 }
 

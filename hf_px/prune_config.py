@@ -57,7 +57,13 @@ class PruneConfig:
     )
     scope: str | Scope = option(
         "global",
-        "which weights compete: all (global), those of a layer (layer, erk), or n of m (2:4: half of them stay)",
+        "which weights compete: all (global), those of a layer (layer, erk), n of m (2:4: half of them stay), or whole "
+        "channels (channel), which `hf-px shrink` removes",
+    )
+    of: str = option(
+        "weights",
+        "with --scope channel: sparsity is the fraction of weights, or of multiply-adds (macs)",
+        choices=("weights", "macs"),
     )
     schedule: str | Schedule = option("exponential", "density by round: exponential, linear or one-shot")
     norm: str | None = option(
@@ -105,10 +111,16 @@ class PruneConfig:
         at_least(0, min_per_layer=self.min_per_layer)
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` {self.seed} is outside [0, {2**31})")
+        if self.of != "weights" and self.scope != "channel":
+            raise ValueError(f"`of` {self.of} goes with `scope` channel, not with {self.scope}; leave it out")
+        if self.min_per_layer and self.scope == "channel":
+            raise ValueError(
+                "`min_per_layer` does not go with `scope` channel, where each layer keeps a channel anyway"
+            )
         if (self.keep_dense or self.keep_head) and not isinstance(scope, (Global, PerLayer)):
             what = "keep_dense" if self.keep_dense else "keep_head"
             raise ValueError(
-                f"`{what}` does not go with `scope` {self.scope}, which prunes every tensor alike; use `exclude`"
+                f"`{what}` does not go with `scope` {self.scope}; use `exclude`, which leaves tensors as they are"
             )
 
     @property
@@ -125,6 +137,10 @@ class PruneConfig:
     def allocation(self) -> Scope:
         from .core.allocate import scope
 
+        if self.scope == "channel":
+            from .channels.scope import ByChannel
+
+            return ByChannel(self.of)  # type: ignore[arg-type]
         return scope(self.scope) if isinstance(self.scope, str) else self.scope
 
     @property

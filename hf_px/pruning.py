@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from . import scorers as _methods  # noqa: F401  registers every method
+from .channels.scope import fitted
 from .core.allocate import Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
@@ -72,6 +73,7 @@ def prune(
     batches: Iterable[Any] | None = None,
     rounds: int | None = None,
     scope: str | Scope = "global",
+    of: str = "weights",
     schedule: str | Schedule = "exponential",
     norm: str | None = None,
     keep_head: bool | None = None,
@@ -95,10 +97,10 @@ def prune(
     batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs;
                    None for methods that need no data. With several processes: the same batches on each
     rounds         how often to score. Default: the method's own
-    scope          "global", "layer", "erk", or "n:m" along the input dimension, for example "2:4"
+    scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or "channel", for `shrink`
+    of             with scope "channel", sparsity is the fraction of "weights", or of multiply-adds, "macs"
     schedule       "exponential", "linear" or "one-shot"
-    norm           statistics of normalisation layers, for px and px-path. Default: "batch"; "flow" for px on
-                   segmentation models
+    norm           statistics in normalisation, for px and px-path. Default: "batch"; px on segmentation models: "flow"
     keep_head      keep all weights of the last layer, within the count. Default: with scope "global", keep them where
                    they are at most half of the weights that stay: path scores may leave a class without a weight
     keep_dense     names of tensors that keep all their weights, within the count
@@ -113,8 +115,8 @@ def prune(
     options        the method's own, for example walks=1000 for phew
     """
     config = _config(
-        model, scorer, sparsity=sparsity, rounds=rounds, scope=scope, schedule=schedule, norm=norm, keep_head=keep_head,
-        keep_dense=keep_dense, exclude=exclude, min_per_layer=min_per_layer, seed=seed,
+        model, scorer, sparsity=sparsity, rounds=rounds, scope=scope, of=of, schedule=schedule, norm=norm,
+        keep_head=keep_head, keep_dense=keep_dense, exclude=exclude, min_per_layer=min_per_layer, seed=seed,
     )  # fmt: skip
     options = _scorer_options(config, options, "prune")
     with _placed(model, accelerator) as (model, device):
@@ -122,13 +124,15 @@ def prune(
         floors = _floors(config, weights, config.kept_dense(model, weights))
         config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
+        allocation = fitted(config.allocation, model, list(weights), config.density, input_size, batches)
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
-        return _prune_in_rounds(model, config, data, floors, start, progress, on_round, options)
+        return _prune_in_rounds(model, config, allocation, data, floors, start, progress, on_round, options)
 
 
 def _prune_in_rounds(
     model: nn.Module,
     config: PruneConfig,
+    allocation: Scope,
     data: Batches | None,
     floors: Mapping[str, int],
     start: tuple[int, Mask],
@@ -149,9 +153,7 @@ def _prune_in_rounds(
                 scoreless = check_signal(record, scores)
             density = config.density_schedule(t, rounds, config.density)
             candidates = Mask.ones(mask.bits) if record.revives else mask
-            mask = replace(
-                _broadcast(config.allocation(scores, density, candidates, floors)), excluded=tuple(config.exclude)
-            )
+            mask = replace(_broadcast(allocation(scores, density, candidates, floors)), excluded=tuple(config.exclude))
             advance(mask)
             if on_round is not None:
                 on_round(t, mask)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 ORDER = [
     "core",
     "figures",  # not in report/, as the card draws too
+    "channels",
     "paths",
     "scorers",
     "prune_config",

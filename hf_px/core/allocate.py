@@ -113,7 +113,7 @@ def scope(text: str) -> Scope:
         return named[text]
     if match := re.fullmatch(r"(\d+):(\d+)", text):
         return NofM(int(match[1]), int(match[2]))
-    raise ValueError(f"`scope` {text!r} is unknown; there are global, layer, erk and n:m, for example 2:4")
+    raise ValueError(f"`scope` {text!r} is unknown; there are global, layer, erk, channel and n:m, for example 2:4")
 
 
 def best(scores: Tensor, count: int) -> Tensor:

@@ -384,7 +384,7 @@ def test_scope_reads_what_the_user_writes():
     assert scope("erk") == PerLayer(erk=True)
     assert scope("2:4") == NofM(2, 4)
     for wrong in ("globally", "2:", "a:b", "-2:4", ""):
-        with pytest.raises(ValueError, match=r"`scope` .* is unknown; there are global, layer, erk and n:m"):
+        with pytest.raises(ValueError, match=r"`scope` .* is unknown; there are global, layer, erk, channel and n:m"):
             scope(wrong)
 
 
