@@ -94,23 +94,22 @@ def prune(
     scorer         a name from list_scorers(), a callable like them (hf_px.core.registry.Scorer), or a PruneConfig,
                    which holds all choices down to `seed`
     sparsity       fraction of the weights to remove, in [0, 1). Default: 0.982, or what an n:m scope implies
-    batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs;
-                   None for methods that need no data. With several processes: the same batches on each
+    batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs; the
+                   same on each of several processes. None for methods that need no data
     rounds         how often to score. Default: the method's own
     scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or "channel", for `shrink`
     of             with scope "channel", sparsity is the fraction of "weights", or of multiply-adds, "macs"
     schedule       "exponential", "linear" or "one-shot"
     norm           statistics in normalisation, for px and px-path. Default: "batch"; px on segmentation models: "flow"
-    keep_head      keep all weights of the last layer, within the count. Default: with scope "global", keep them where
-                   they are at most half of the weights that stay: path scores may leave a class without a weight
+    keep_head      keep all weights of the last layer, within the count: path scores may leave a class without a weight.
+                   Default: with scope "global", if they are at most half of the weights that stay
     keep_dense     names of tensors that keep all their weights, within the count
     exclude        names of tensors that are not pruned and do not count
     min_per_layer  every tensor keeps at least this many weights
     seed           seed of the method's random draws
     input_size     shape of one input, if neither batches nor the model tell it
     accelerator    an accelerate.Accelerator: score on its device
-    resume_from    (t, mask) as on_round got it: continue after round t of an earlier call with the same arguments;
-                   the result is the same mask
+    resume_from    (t, mask) as on_round got it: continue after round t of an earlier, equal call, with the same result
     on_round       called with (t, mask) after each round
     options        the method's own, for example walks=1000 for phew
     """
@@ -122,9 +121,8 @@ def prune(
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, config.exclude)
         floors = _floors(config, weights, config.kept_dense(model, weights))
-        config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
-        allocation = fitted(config.allocation, model, list(weights), config.density, input_size, batches)
+        allocation = fitted(config.allocation, model, weights, config.density, input_size, batches)
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
         return _prune_in_rounds(model, config, allocation, data, floors, start, progress, on_round, options)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.allocate import NO_FLOORS, Floors, Scope
 from ..core.batches import Batch
@@ -85,15 +85,16 @@ class ByChannel(Scope):
 def fitted(
     scope: Scope,
     model: nn.Module,
-    names: Sequence[str],
+    weights: Mapping[str, Tensor],
     density: float,
     input_size: Sequence[int] | None,
     batches: Iterable[Any] | None,
 ) -> Scope:
-    """The scope, `prepared` for this model if whole channels compete."""
+    """The scope, checked, and `prepared` for this model if whole channels compete."""
+    scope.check({name: weight.shape for name, weight in weights.items()}, density)
     if not isinstance(scope, ByChannel):
         return scope
-    return scope.prepared(model, one_batch(model, input_size, batches), names, density)
+    return scope.prepared(model, one_batch(model, input_size, batches), list(weights), density)
 
 
 def _outside(channels: Channels, names: set[str]) -> set[int]:

@@ -35,9 +35,15 @@ class Removal:
     weights: tuple[int, int]  # of convolutions and linear layers
     macs: tuple[int, int]  # multiply-adds of those for one input
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, list[int]]:
+        return {"channels": list(self.channels), "weights": list(self.weights), "macs": list(self.macs)}
+
+    def lines(self) -> list[str]:
         parts = [("channels", self.channels), ("weights", self.weights), ("multiply-adds", self.macs)]
-        return "; ".join(f"{what} {before:,} -> {after:,} ({_less(before, after)})" for what, (before, after) in parts)
+        return [f"{what} {before:,} -> {after:,} ({_less(before, after)})" for what, (before, after) in parts]
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines())
 
 
 def _less(before: int, after: int) -> str:

@@ -153,7 +153,7 @@ def _indices(values: Any) -> Tensor:
     rising = isinstance(values, list) and values and all(type(v) is int for v in values)
     if not rising or values[0] < 0 or any(a >= b for a, b in itertools.pairwise(values)):
         raise TicketError(f"widths: {values!r:.100} are no rising indices; the file is damaged")
-    return torch.tensor(values)
+    return torch.tensor(values, device="cpu")  # also where models are built on the meta device
 
 
 def _chosen(name: str, sets: list[Tensor], place: Any, size: int) -> Tensor:

@@ -54,6 +54,7 @@ def bench_command(args: argparse.Namespace) -> None:
     import torch
 
     from ..data import data_config
+    from ..models.architecture import full_width
     from ..runtime.bench import bench
     from ..runtime.packed import load_packed
     from ..tickets.card import SPEED
@@ -63,7 +64,8 @@ def bench_command(args: argparse.Namespace) -> None:
     if args.save and not Path(args.ticket).is_dir():
         raise ValueError(f"--save writes into a directory, and {args.ticket} is none; bench a local copy")
     torch.set_num_threads(args.threads)
-    model = Ticket.from_pretrained(args.ticket, revision=args.revision).to_model().float()
+    ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
+    model, full = ticket.to_model().float(), full_width(ticket.model_record())
     channels, height, width = data_config(model)["input_size"]
     if args.image_size:
         height = width = args.image_size
@@ -71,9 +73,8 @@ def bench_command(args: argparse.Namespace) -> None:
     fast = load_packed(args.ticket, revision=args.revision, progress=not quiet)
     assert fast is not None  # None is for `only_compiled`
     x = torch.randn(args.batch, channels, height, width, generator=torch.Generator().manual_seed(0))
-    found = bench(model, fast, x, seconds=args.seconds)
+    found = bench(model, fast, x, full=full, seconds=args.seconds)
     if args.save:
-        ticket = Ticket.from_pretrained(args.ticket)
         data = (json.dumps(found.speed(ticket.mask), indent=1) + "\n").encode()
         ticket.save_pretrained(args.ticket, layout=layout_of(Path(args.ticket)), files={SPEED: data})
     plan = fast.plan((channels, height, width)) if args.plan else None
@@ -89,7 +90,8 @@ def bench_command(args: argparse.Namespace) -> None:
         table.append(
             (
                 row.runtime, f"{ms[0]:.2f}", f"{ms[1]:.2f} to {ms[2]:.2f}", f"{row.images_per_second:,.1f}",
-                f"{row.speedup:.2f}", f"{row.difference:.1e}", f"{row.weight_bytes:,}",
+                f"{row.speedup:.2f}", "" if row.difference != row.difference else f"{row.difference:.1e}",
+                f"{row.weight_bytes:,}",
             )
         )  # fmt: skip
     print(text_table(table))

@@ -142,6 +142,8 @@ def prune_command(args: argparse.Namespace) -> None:
         _write_ticket(args.output, settings, loaded, mask, report, about)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
         print(describe_sizes(sizes_on_disk(args.output)))
+        if config.scope == "channel":
+            print(f"its pruned channels are zeros still: hf-px shrink {args.output} DIR removes them")
     elif not args.quiet:
         print("nothing was saved: add --output DIR to write the ticket and its mask")
 
@@ -315,7 +317,18 @@ def _write_ticket(
     mask.apply_(loaded.model)
     # the base of a ticket is a repo on the Hub; the address of a file is a setting
     address = {"weights_from": loaded.base} if "://" in (loaded.base or "") else {}
-    keys = ["sparsity", "rounds", "scope", "schedule", "norm", "keep_head", "keep_dense", "min_per_layer", "exclude"]
+    keys = [
+        "sparsity",
+        "rounds",
+        "scope",
+        *(["of"] if settings["scope"] == "channel" else []),
+        "schedule",
+        "norm",
+        "keep_head",
+        "keep_dense",
+        "min_per_layer",
+        "exclude",
+    ]
     keys += ["seed", *(["data", "per_class"] if settings["data"] else [])]
     shown = {key: settings[key] for key in keys if settings[key] not in (None, [], 0) or key == "seed"}
     trained = "as trained before the pruning, not since" if loaded.trained else UNTRAINED

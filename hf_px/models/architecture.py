@@ -2,7 +2,8 @@
 
 The record has the Hub's own format: a transformers config, or timm's (architecture, num_classes, model_args,
 pretrained_cfg), so that other libraries understand it. Records are untrusted: names are looked up among those of timm,
-transformers and hf_px, never imported; arguments are numbers and strings, never files to read.
+transformers and hf_px, never imported; arguments are numbers and strings, never files to read. A network that `shrink`
+cut has its widths in the record, and is cut again when it is built.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
+from ..channels.widths import Widths, widths_of
 from ..core.errors import TicketError, first_line
-from .config_marks import OF_TORCHVISION
+from .config_marks import OF_TORCHVISION, WIDTHS
 from .networks import ARCHITECTURES, OLD_NAMES, SEGMENTERS
 
 # entries of pretrained_cfg that locate timm's own weights, or change them when timm loads them
@@ -49,6 +51,19 @@ _READING_ARGUMENTS = {
 
 def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The record of a model; `model_args` are a timm model's arguments besides its name and num_classes."""
+    record, widths = _describe(model, model_args), widths_of(model)
+    if widths is not None:
+        if "custom" in record:
+            raise TicketError(
+                f"{record['custom']}: was cut by shrink, and neither timm, transformers nor hf_px builds it"
+            )
+        record[WIDTHS] = widths.to_dict()
+    if "architecture" in record:
+        _compare(model, record)
+    return record
+
+
+def _describe(model: nn.Module, model_args: Mapping[str, Any] | None) -> dict[str, Any]:
     import timm
     import transformers
 
@@ -87,7 +102,6 @@ def describe(model: nn.Module, model_args: Mapping[str, Any] | None = None) -> d
         record = json.loads(json.dumps(record))  # tuples become lists now, not after a round trip
     except (TypeError, ValueError) as error:
         raise TicketError(f"`model_args`: {error}; a ticket stores numbers, strings and lists of them") from error
-    _compare(model, record)
     return record
 
 
@@ -123,7 +137,8 @@ def shapes(
 def on_meta(record: Mapping[str, Any], num_classes: int | None = None, tensors: int | None = None) -> nn.Module:
     """The record's module without memory for its tensors; `tensors` as in shapes."""
     with torch.device("meta"), _step_budget(tensors):
-        return _own_network(record, num_classes) or _module(record, num_classes)
+        own = _own_network(record, num_classes)
+        return _module(record, num_classes) if own is None else _cut_(own, record)
 
 
 def _own_network(record: Mapping[str, Any], num_classes: int | None) -> nn.Module | None:
@@ -199,6 +214,11 @@ def filled(record: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
     return model
 
 
+def full_width(record: Mapping[str, Any]) -> nn.Module | None:
+    """The architecture of a network that shrink has cut, before the cut, at random weights; None if it is not cut."""
+    return build({key: value for key, value in record.items() if key != WIDTHS}) if WIDTHS in record else None
+
+
 def check_kinds(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Floating-point tensors must be floating point in the ticket, integers integers; widths may differ."""
     for name, tensor in model.state_dict().items():
@@ -222,9 +242,9 @@ def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
     try:
         _check_numbers(record)
         if "model_type" in record:
-            return _build_transformers(record, num_classes)
+            return _cut_(_build_transformers(record, num_classes), record)
         if "architecture" in record:
-            return _build_timm(record, num_classes)
+            return _cut_(_build_timm(record, num_classes), record)
     except TicketError:
         raise
     except Exception as error:  # constructors may raise anything on untrusted arguments
@@ -232,6 +252,14 @@ def _module(record: Mapping[str, Any], num_classes: int | None) -> nn.Module:
         reason = f"{first_line(error):.200}"
         raise TicketError(f"config.json: {name!r:.100} cannot be built with these settings ({reason})") from error
     raise TicketError("config.json has neither model_type nor architecture; does it belong to a model?")
+
+
+def _cut_(model: nn.Module, record: Mapping[str, Any]) -> nn.Module:
+    """The model at the widths of its record, if it has any."""
+    if WIDTHS not in record:
+        return model
+    shapes = {name: tuple(t.shape) for name, t in (*model.named_parameters(), *model.named_buffers())}
+    return Widths.from_dict(record[WIDTHS], shapes).cut_(model)
 
 
 def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tuple[Any, Any]:
@@ -245,7 +273,7 @@ def transformers_class(record: Mapping[str, Any], num_classes: int | None) -> tu
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
         raise TicketError(f"config.json: transformers {transformers.__version__} has no model {names!r:.100}")
-    config = transformers.CONFIG_MAPPING[kind].from_dict(_harmless(record))
+    config = transformers.CONFIG_MAPPING[kind].from_dict(_harmless({k: v for k, v in record.items() if k != WIDTHS}))
     if num_classes is not None:
         config.num_labels = num_classes
     return cls, config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from .engines import other_engines
 from .fast import FastModel, fast
 from .kernels import RuntimeUnavailableError
 
-DENSE, SPARSE = "torch, dense", "hf_px, sparse"
+DENSE, SPARSE, FULL = "torch, dense", "hf_px, sparse", "torch, full width"
 BUSY = 2.0  # upper quartile / lower quartile; an idle machine has less than 1.2
 
 
@@ -26,7 +27,7 @@ class BenchRow:
     latency: Latency
     images_per_second: float
     speedup: float  # over dense torch
-    difference: float  # largest difference of outputs from dense torch, relative to the largest output
+    difference: float  # largest difference of outputs from dense torch, relative to the largest output; nan: others
     weight_bytes: int
 
 
@@ -43,8 +44,11 @@ class Bench:
     def speed(self, mask: Mask) -> dict[str, Any]:
         """The contents of speed.json, which the card shows; `digest` says which ticket it is of."""
         dense, sparse = (1e3 * self.row(name).latency.median for name in (DENSE, SPARSE))
-        record = {"digest": mask.digest(), "image_size": list(self.image_size), "machine": self.machine}
-        return record | {"dense_ms": dense, "sparse_ms": sparse}
+        record: dict[str, Any] = {"digest": mask.digest(), "image_size": list(self.image_size), "machine": self.machine}
+        record |= {"dense_ms": dense, "sparse_ms": sparse}
+        if any(row.runtime == FULL for row in self.rows):
+            record["full_ms"] = 1e3 * self.row(FULL).latency.median
+        return record
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,15 +72,27 @@ def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[s
     return found.speed(mask) if spread < BUSY else None
 
 
-def bench(model: nn.Module, sparse: FastModel, x: Tensor, *, others: bool = True, seconds: float = 2.0) -> Bench:
-    """Time the dense model, the sparse one, and with `others` those of other runtimes, on the batch `x`."""
+def bench(
+    model: nn.Module,
+    sparse: FastModel,
+    x: Tensor,
+    *,
+    full: nn.Module | None = None,
+    others: bool = True,
+    seconds: float = 2.0,
+) -> Bench:
+    """Time the dense model, the sparse one, and with `others` those of other runtimes, on the batch `x`.
+
+    `full` is the architecture before shrink, at any weights.
+    """
     models: dict[str, nn.Module] = {DENSE: model, SPARSE: sparse}
     if others:
         models |= {f"{name}, dense": engine for name, engine in other_engines(model, x).items()}
+    models |= {} if full is None else {FULL: full}
     with torch.inference_mode():
         outputs = {name: output_tensor(each(x)) for name, each in models.items()}
         times = latency(models, x, seconds=seconds)
-    dense_bytes = sum(t.nbytes for t in {t.data_ptr(): t for t in model.state_dict().values()}.values())
+    dense_bytes, full_bytes = _bytes_of(model), _bytes_of(full) if full is not None else 0
     scale = float(outputs[DENSE].abs().max()) or 1.0
     rows = [
         BenchRow(
@@ -84,9 +100,13 @@ def bench(model: nn.Module, sparse: FastModel, x: Tensor, *, others: bool = True
             times[name],
             len(x) / times[name].median,
             times[DENSE].median / times[name].median,
-            float((outputs[name] - outputs[DENSE]).abs().max()) / scale,
-            sparse.nbytes if name == SPARSE else dense_bytes,
+            math.nan if name == FULL else float((outputs[name] - outputs[DENSE]).abs().max()) / scale,
+            sparse.nbytes if name == SPARSE else full_bytes if name == FULL else dense_bytes,
         )
         for name in models
     ]
     return Bench(machine(), len(x), tuple(x.shape[1:]), tuple(rows))
+
+
+def _bytes_of(model: nn.Module) -> int:
+    return sum(t.nbytes for t in {t.data_ptr(): t for t in model.state_dict().values()}.values())

@@ -17,10 +17,11 @@ from ..core.registry import scorers
 from ..core.text import LONGEST, plain
 from ..figures import draw_layers
 from ..models.architecture import pipeline_task
-from ..models.config_marks import OF_TORCHVISION
+from ..models.config_marks import OF_TORCHVISION, WIDTHS
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
 from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
+from .shrunk_ticket import read_shrunk
 from .stored_dtype import recorded_dtype
 from .ticket_file import DENSE, PACKED, Contents
 
@@ -55,6 +56,8 @@ def read_speed(path: Path, mask: Mask) -> dict[str, Any] | None:
         if found["digest"] != mask.digest() or not all(0 < ms < math.inf for ms in times.values()):
             return None
         size = "x".join(str(int(side)) for side in found["image_size"])
+        if "full_ms" in found and 0 < float(found["full_ms"]) < math.inf:
+            times["full_ms"] = float(found["full_ms"])
         return times | {"machine": _table_cell(str(found["machine"])), "image_size": size}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -162,6 +165,7 @@ def card_text(
         dtype=recorded_dtype(ticket),
         segments=pipeline_task(contents.model) == "image-segmentation",
         repair=read_repair(ticket),
+        shrunk=read_shrunk(ticket),
     )
     return str(card)
 
@@ -221,9 +225,10 @@ def _metadata(contents: Contents, library: str, layout: str) -> ModelCardData:
     on_hub = isinstance(base, str) and base.count("/") == 1
     task = pipeline_task(contents.model)
     results = ticket.get("results", [])
+    dense_copy = layout in ("both", "dense") and WIDTHS not in contents.model
     metadata: dict[str, Any] = {
         # the Hub's "Use this model" button: a library that can read the files of this layout
-        "library_name": library if library in ("timm", "transformers") and layout in ("both", "dense") else "hf_px",
+        "library_name": library if library in ("timm", "transformers") and dense_copy else "hf_px",
         "license": ticket.get("license"),
         "base_model": base if on_hub else None,
         "base_model_relation": "finetune" if on_hub else None,
@@ -257,7 +262,9 @@ def _datasets(ticket: Mapping[str, Any]) -> list[str]:
 def _model_name(contents: Contents) -> str:
     names = contents.model.get("architectures") or [None]
     name = contents.model.get("architecture") or names[0] or contents.model.get("custom", "model").rpartition(".")[2]
-    return f"{name}, {overall_sparsity(contents.ticket.get('sparsity'), contents.mask):.2%} sparse"
+    shrunk, sparsity = read_shrunk(contents.ticket), overall_sparsity(contents.ticket.get("sparsity"), contents.mask)
+    smaller = f", {1 - shrunk['weights'][1] / shrunk['weights'][0]:.2%} of its weights removed" if shrunk else ""
+    return f"{name}{smaller}" + (f", {sparsity:.2%} sparse" if sparsity or not shrunk else "")
 
 
 def _library(model: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from torch import nn
 from ..core.errors import TicketError
 from ..core.files import write_atomic
 from ..core.mask import Mask
-from ..models.config_marks import NOT_FOR_TIMM, TICKET
+from ..models.config_marks import NOT_FOR_TIMM, TICKET, WIDTHS
 from ..models.remote import Source
 from .mask_codec import DecodedMask
 from .ticket_file import DENSE, PACKED, Contents, Unpack, pair_id, read_header, read_ticket_file, write_ticket_file
@@ -149,12 +149,13 @@ def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     """config.json: the model's record, with marks for other libraries.
 
     quantization_config makes transformers call hf_px, to unpack weights and to keep the mask when it saves. A suffix of
-    the architecture stops timm from loading packed files.
+    the architecture stops timm from loading packed files, and networks that shrink has cut, which timm cannot build.
     """
     config = dict(model)
     if layout != "mask-only":
         config["quantization_config"] = {"quant_method": TICKET, "layout": "packed" if layout == "packed" else "dense"}
-    if layout in ("packed", "mask-only") and "architecture" in model and "model_type" not in model:
+    not_for_timm = layout in ("packed", "mask-only") or WIDTHS in model
+    if not_for_timm and "architecture" in model and "model_type" not in model:
         config["architecture"] = f"{model['architecture']}{NOT_FOR_TIMM}"
     return config
 

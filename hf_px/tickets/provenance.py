@@ -50,6 +50,7 @@ def provenance(
     results: Iterable[Mapping[str, Any]],
     command: str | None,
     repair: Mapping[str, Any] | None = None,
+    shrunk: Mapping[str, Any] | None = None,
     datasets: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The `ticket` object of a ticket file's header, without local paths."""
@@ -71,6 +72,7 @@ def provenance(
         "results": [check_result(result) for result in results],
         "command": command,
         "repair": dict(repair or {}),
+        "shrunk": dict(shrunk or {}),
         "datasets": datasets,
         "versions": versions("huggingface-hub"),
     }

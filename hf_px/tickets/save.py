@@ -20,6 +20,7 @@ from ..analysis.summary import summary
 from ..core.errors import TicketError
 from ..core.files import write_atomic
 from ..core.mask import Mask
+from ..models.config_marks import WIDTHS
 from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
@@ -172,6 +173,10 @@ def checked_contents(ticket: Ticket, layout: str, dtype: str | torch.dtype | Non
 
 
 def _check_mask_only(contents: Contents) -> None:
+    if WIDTHS in contents.model:
+        raise TicketError(
+            "mask-only stores no weights, and those of the base have all channels; choose another `layout`"
+        )
     base, revision = contents.ticket.get("base"), contents.ticket.get("base_revision")
     if not isinstance(base, str) or base.count("/") != 1:
         raise TicketError(

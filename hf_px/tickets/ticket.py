@@ -28,6 +28,7 @@ class Ticket:
                           task, by_class and dense_by_class ({class: value, or None if the test set has none of it})
     command               the exact command line, if one made the ticket
     repair                what a repair did: RepairReport.to_dict()
+    shrunk                what a shrink removed: Removal.to_dict()
     class_names           names of the classes in order, where the model has none or has others
     datasets              Hub ids of the data that it was pruned and trained with
     model_args            arguments that a timm model was created with, besides its name and num_classes
@@ -47,6 +48,7 @@ class Ticket:
         command: str | None = None,
         model_args: Mapping[str, Any] | None = None,
         repair: Mapping[str, Any] | None = None,
+        shrunk: Mapping[str, Any] | None = None,
         class_names: Sequence[str] | None = None,
         datasets: Iterable[str] = (),
     ) -> None:
@@ -56,7 +58,9 @@ class Ticket:
         if not isinstance(model, nn.Module) or not isinstance(mask, Mask):
             types = f"{type(model).__name__} and {type(mask).__name__}"
             raise TypeError(f"Ticket(model, mask): expected a module and a Mask, got {types}")
-        self.provenance = provenance(base, base_revision, license, scorer, settings, results, command, repair, datasets)
+        self.provenance = provenance(
+            base, base_revision, license, scorer, settings, results, command, repair, shrunk, datasets
+        )
         self._class_names = check_class_names(class_names, model)
         model = bare(model, mask)
         mask.check_covers(model)
@@ -149,6 +153,20 @@ class Ticket:
                 model = build_from_contents(contents, num_classes)
         # also tensors that the constructor computes; transformers' own `to` refuses models with a quantizer
         return model if target is None else nn.Module.to(model, target)
+
+    def shrink(
+        self, *, input_size: Sequence[int] | None = None, batches: Iterable[Any] | None = None, progress: bool = True
+    ) -> Ticket:
+        """The same function as a smaller ticket, without the channels that the mask has made superfluous.
+
+        The arguments are those of hf_px.shrink.
+        """
+        from .shrunk_ticket import shrink_ticket  # here: loading a ticket does not need it
+
+        smaller, removal = shrink_ticket(self, input_size=input_size, batches=batches)
+        if progress:
+            print(f"shrink: {removal}")
+        return smaller
 
     def mask_for(self, model: nn.Module) -> Mask:
         """The mask without tensors whose shape differs in the model: a new head is not pruned."""

@@ -30,7 +30,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..core.errors import TicketError
 from ..core.mask import Mask
-from ..models.config_marks import NOT_FOR_TIMM, TICKET
+from ..models.config_marks import NOT_FOR_TIMM, TICKET, WIDTHS
 from ..sparse_training import violations
 from .file_parts import JOINED, MASK, VALUES
 from .mask_codec import decode, mask_to_base64
@@ -62,6 +62,11 @@ class TicketQuantizer(HfQuantizer):
 
     # the only hook that sees the config before transformers looks for weight files
     def update_attn_implementation(self, config: Any) -> Any:
+        if getattr(config, WIDTHS, None) is not None:
+            raise TicketError(
+                "this ticket is a network with fewer channels than its architecture, which transformers cannot build; "
+                "hf_px.from_pretrained loads it"
+            )
         if self.pre_quantized and self.quantization_config.layout == "packed":
             config.transformers_weights = PACKED
             if isinstance(name := getattr(config, "architecture", None), str):
