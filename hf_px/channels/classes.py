@@ -31,6 +31,7 @@ class Channels:
     linear: list[LinearUse]  # with classes in place of units
     heads: dict[str, Tensor]  # {module: class of each head}
     shapes: dict[str, torch.Size]
+    alive: bool = True  # an output depends on the input
 
     @property
     def removable(self) -> list[int]:
@@ -71,6 +72,7 @@ class Channels:
             [_mapped(use, pin) for use in self.linear],
             {name: pin(classes) for name, classes in self.heads.items()},
             self.shapes,
+            self.alive,
         )
 
 
@@ -95,6 +97,7 @@ def channels_of(model: nn.Module, batch: Batch) -> Channels:
         [_mapped(use, find) for use in trail.linear],
         {name: find(units) for name, units in trail.heads.items()},
         shapes,
+        trail.alive,
     )
 
 

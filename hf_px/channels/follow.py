@@ -43,8 +43,9 @@ def follow(model: nn.Module, batch: Batch) -> Trail:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     for tensor in tree_leaves(out):
-        if isinstance(tensor, Tensor) and (labels := run.labels.get(tensor)) is not None:
-            run.trail.units.pin(labels)
+        if isinstance(tensor, Tensor):
+            run.pin(tensor)
+            run.trail.alive |= bool(tensor.isnan().any())
     return run.trail
 
 

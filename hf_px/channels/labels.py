@@ -36,7 +36,7 @@ class Trail:
     meetings: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)  # (parameter, elements, units)
     grids: list[Tensor] = field(default_factory=list)  # labels that vary along two dimensions or more
     heads: dict[str, Tensor] = field(default_factory=dict)  # {module: units of each head}
-    norm_groups: list[Tensor] = field(default_factory=list)
+    alive: bool = False  # an output depends on the input
 
 
 class Run:

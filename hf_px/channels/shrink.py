@@ -22,7 +22,7 @@ from ..core.prunable import plain_module
 from .classes import Channels, channels_of
 from .cut import cut_copy, families, refused, widths_without
 from .labels import LinearUse
-from .widths import Widths, widths_of
+from .widths import Widths
 
 TOLERANCE = 1e-4  # of the largest output: float32 rounding over a deep network, summed in another order
 
@@ -34,6 +34,14 @@ class Removal:
     channels: tuple[int, int]  # rows of layers: before, after
     weights: tuple[int, int]  # of convolutions and linear layers
     macs: tuple[int, int]  # multiply-adds of those for one input
+
+    def after(self, earlier: Removal) -> Removal:
+        """Both removals as one."""
+        return Removal(
+            (earlier.channels[0], self.channels[1]),
+            (earlier.weights[0], self.weights[1]),
+            (earlier.macs[0], self.macs[1]),
+        )
 
     def to_dict(self) -> dict[str, list[int]]:
         return {"channels": list(self.channels), "weights": list(self.weights), "macs": list(self.macs)}
@@ -64,9 +72,9 @@ def shrink(
     input_size  shape of one input, or `batches` of them, if the model does not tell it
     progress    print what went: channels, weights, multiply-adds
 
-    `hf_px.channels.widths_of(smaller).cut_mask(mask)` is the mask that is left.
+    `hf_px.Ticket(model, mask).shrink()` is the same with the mask that is left, as a ticket.
     """
-    smaller, removal = shrunk(model, mask, input_size=input_size, batches=batches)
+    smaller, _, removal = shrunk(model, mask, input_size=input_size, batches=batches)
     if progress:
         print(f"shrink: {removal}")
     return smaller
@@ -78,15 +86,18 @@ def shrunk(
     *,
     input_size: Sequence[int] | None = None,
     batches: Iterable[Any] | None = None,
-) -> tuple[nn.Module, Removal]:
-    """(what shrink returns, what went)"""
+) -> tuple[nn.Module, Mask, Removal]:
+    """(the smaller network, its mask, what went)"""
     model = plain_module(model)
-    if widths_of(model) is not None:
-        raise ValueError("this model was cut before; shrink the full one, with the mask of all that is to go")
     mask.check_covers(model)
     batch = one_batch(model, input_size, batches)
     masked = mask.apply_(copy.deepcopy(model))
     channels, weights = analysed(masked, batch), mask.weights(masked)
+    if not channels.alive:
+        raise ValueError(
+            "the mask leaves no path from the input to the output, which is the same for every image: there is "
+            "nothing to shrink; prune less, or keep the head"
+        )
 
     def cut(removed: set[int]) -> tuple[nn.Module, Widths]:
         folded, biases = fold(masked, channels, removed)
@@ -102,7 +113,7 @@ def shrunk(
             raise UnsupportedModelError(f"{type(model).__name__}: two runs of it differ ({why})")
         parts = families(channels, removed)
         channels = channels.without(refused(parts, lambda some: differs(masked, cut(some)[0], batch) is None))
-    return smaller, removal_of(channels, widths)
+    return smaller, widths.cut_mask(mask), removal_of(channels, widths)
 
 
 def one_batch(model: nn.Module, input_size: Sequence[int] | None, batches: Iterable[Any] | None) -> Batch:
@@ -121,6 +132,7 @@ def one_batch(model: nn.Module, input_size: Sequence[int] | None, batches: Itera
 
 def analysed(model: nn.Module, batch: Batch) -> Channels:
     """The channel classes of a model; an error that says why if it has none that could go."""
+    check_unshared(model)
     try:
         channels = channels_of(model, batch)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -131,6 +143,19 @@ def analysed(model: nn.Module, batch: Batch) -> Channels:
             "operations that need all of them, or compute their weights anew at each call"
         )
     return channels
+
+
+def check_unshared(model: nn.Module) -> None:
+    """Refuse a parameter that two modules hold: a cut would give each its own."""
+    owner: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for local, tensor in module._parameters.items():
+            name = f"{prefix}.{local}" if prefix else local
+            if tensor is not None and (first := owner.setdefault(id(tensor), name)) != name:
+                raise UnsupportedModelError(
+                    f"{first} and {name} are one tensor, whose channels cannot be removed in one place only; "
+                    "give each module its own copy, or take another `scope`"
+                )
 
 
 def unneeded(channels: Channels, weights: Any) -> set[int]:

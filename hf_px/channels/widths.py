@@ -56,6 +56,11 @@ class Widths:
     def from_dict(cls, record: Any, shapes: Mapping[str, tuple[int, ...]]) -> Widths:
         """Widths from a file, which is not trusted, for a model with tensors of these shapes."""
         sets = [_indices(indices) for indices in _typed(record, "sets", list)]
+        biases = _typed(record, "biases", list)
+        for name in biases:
+            if not isinstance(name, str) or name in shapes or f"{name.removesuffix('bias')}weight" not in shapes:
+                raise TicketError(f"widths: {name!r:.100} cannot be a new bias; the file is damaged")
+        shapes = {**shapes, **{name: shapes[f"{name.removesuffix('bias')}weight"][:1] for name in biases}}
         kept, full = {}, {}
         for name, places in _typed(record, "tensors", dict).items():
             if name not in shapes:
@@ -71,11 +76,20 @@ class Widths:
             if not known or not all(type(v) is int and 0 < v < 2**20 for v in values.values()):
                 raise TicketError(f"widths: attributes of {name!r:.100} are {values!r:.100}; the file is damaged")
             attributes[name] = values
-        biases = _typed(record, "biases", list)
-        for name in biases:
-            if not isinstance(name, str) or name in shapes or f"{name.removesuffix('bias')}weight" not in shapes:
-                raise TicketError(f"widths: {name!r:.100} cannot be a new bias; the file is damaged")
         return cls(kept, full, attributes, tuple(biases))
+
+    def then(self, later: Widths) -> Widths:
+        """Two cuts as one: `later` is of the network that this one left."""
+        kept = dict(self.kept)
+        for name, chosen in later.kept.items():
+            before = self.kept.get(name, [None] * len(chosen))
+            kept[name] = [a if b is None else b if a is None else a[b] for a, b in zip(before, chosen)]
+        full = {**later.full, **self.full}
+        attributes = {
+            name: {**self.attributes.get(name, {}), **later.attributes.get(name, {})}
+            for name in {**self.attributes, **later.attributes}
+        }
+        return Widths(kept, full, attributes, (*self.biases, *later.biases))
 
     def cut_mask(self, mask: Mask) -> Mask:
         """The mask of the full network, cut like its weights."""
@@ -116,7 +130,8 @@ class Widths:
                 if not isinstance(getattr(module, attribute, None), int):
                     raise TicketError(f"widths: {name} has no number {attribute}; the file is damaged")
                 setattr(module, attribute, value)
-        setattr(model, _OF_MODEL, self)
+        before = widths_of(model)
+        setattr(model, _OF_MODEL, self if before is None else before.then(self))
         return model
 
 

@@ -86,6 +86,7 @@ def _revision(command: argparse.ArgumentParser) -> None:
 def info_command(args: argparse.Namespace) -> None:
     from ..tickets.card import read_repair
     from ..tickets.provenance import overall_sparsity, weights_outside
+    from ..tickets.shrunk_ticket import read_shrunk
     from ..tickets.stored_dtype import recorded_dtype
     from ..tickets.ticket import Ticket
 
@@ -101,7 +102,7 @@ def info_command(args: argparse.Namespace) -> None:
     overall, outside = overall_sparsity(sparsity, mask), weights_outside(sparsity)
     effective = f", {sparsity['effective']:.4%} effective" if "effective" in sparsity else ""
     settings = ", ".join(f"{key} {value}" for key, value in header.get("settings", {}).items())
-    repair = read_repair(header)
+    repair, shrunk = read_repair(header), read_shrunk(header)
     rows = [
         ("model", name),
         ("base", " at ".join(filter(None, [header.get("base"), header.get("base_revision")]))),
@@ -111,6 +112,7 @@ def info_command(args: argparse.Namespace) -> None:
         ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
         ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
         ("dtype", f"weights in {stored}, biases and normalisation in float32" if stored else ""),
+        ("cut", str(shrunk) if shrunk else ""),
         ("repaired", _repair_in_words(repair) if repair else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),

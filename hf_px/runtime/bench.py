@@ -54,8 +54,10 @@ class Bench:
         return asdict(self)
 
 
-def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[str, Any] | None:
-    """The contents of speed.json: one image on one thread, dense and sparse.
+def measure_speed(
+    model: nn.Module, mask: Mask, size: tuple[int, ...], full: nn.Module | None = None
+) -> dict[str, Any] | None:
+    """The contents of speed.json: one image on one thread, dense and sparse, and before shrink if it is given.
 
     None if the model cannot run sparse, or if the times spread so far that the machine was busy.
     """
@@ -63,7 +65,7 @@ def measure_speed(model: nn.Module, mask: Mask, size: tuple[int, ...]) -> dict[s
     torch.set_num_threads(1)
     try:
         sparse = fast(model.eval(), input_size=tuple(size), progress=False)
-        found = bench(model, sparse, torch.zeros(1, *size), others=False, seconds=0.5)
+        found = bench(model, sparse, torch.zeros(1, *size), full=full, others=False, seconds=0.5)
     except (RuntimeUnavailableError, UnsupportedModelError):
         return None
     finally:

@@ -263,7 +263,7 @@ def _model_name(contents: Contents) -> str:
     names = contents.model.get("architectures") or [None]
     name = contents.model.get("architecture") or names[0] or contents.model.get("custom", "model").rpartition(".")[2]
     shrunk, sparsity = read_shrunk(contents.ticket), overall_sparsity(contents.ticket.get("sparsity"), contents.mask)
-    smaller = f", {1 - shrunk['weights'][1] / shrunk['weights'][0]:.2%} of its weights removed" if shrunk else ""
+    smaller = f", {1 - shrunk.weights[1] / shrunk.weights[0]:.2%} of its weights removed" if shrunk else ""
     return f"{name}{smaller}" + (f", {sparsity:.2%} sparse" if sparsity or not shrunk else "")
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..channels.shrink import Removal, shrunk
-from ..channels.widths import widths_of
 from .class_names import recorded_names
 
 if TYPE_CHECKING:
@@ -23,14 +22,14 @@ def shrink_ticket(
 ) -> tuple[Ticket, Removal]:
     """(the smaller ticket, what went). Its results are those of the ticket, whose function it computes."""
     model, mask = ticket.to_model(), ticket.mask
-    smaller, removal = shrunk(model, mask, input_size=input_size, batches=batches)
-    widths = widths_of(smaller)
-    assert widths is not None
+    smaller, left, removal = shrunk(model, mask, input_size=input_size, batches=batches)
+    if (earlier := read_shrunk(ticket.provenance)) is not None:
+        removal = removal.after(earlier)
     kept: dict[str, Any] = {key: ticket.provenance[key] for key in _KEPT if key in ticket.provenance}
     record = ticket.model_record()
     found = type(ticket)(
         smaller,
-        widths.cut_mask(mask),
+        left,
         class_names=recorded_names(record),
         model_args=record.get("model_args"),
         shrunk=removal.to_dict(),
@@ -40,11 +39,11 @@ def shrink_ticket(
     return found, removal
 
 
-def read_shrunk(ticket: Mapping[str, Any]) -> dict[str, tuple[int, int]] | None:
-    """{channels, weights, macs: (before, after)} from an untrusted ticket; None if it was not shrunk."""
+def read_shrunk(ticket: Mapping[str, Any]) -> Removal | None:
+    """What shrink removed, from an untrusted ticket; None if it was not shrunk."""
     found: Any = ticket.get("shrunk")
     try:
         pairs = {key: (int(found[key][0]), int(found[key][1])) for key in ("channels", "weights", "macs")}
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
-    return pairs if all(0 < after <= before < 2**50 for before, after in pairs.values()) else None
+    return Removal(**pairs) if all(0 < after <= before < 2**50 for before, after in pairs.values()) else None

@@ -348,7 +348,8 @@ class Experiment:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             if self.output.bench:
-                results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"])
+                full = self.model.cpu() if "shrunk" in results else None
+                results["speed"] = measure_speed(model.cpu(), mask, self.images["input_size"], full)
             picture = card_picture(self.options, self.data, self.images, results, model, self._dense_twin)
             results["bytes"] = save_run_ticket(self.directory, model, mask, results, self.output.layout, picture)
         self.run.finish()

@@ -1,6 +1,7 @@
 """A recipe's pruning: the mask by hf_px.prune, and with repair the refitted weights.
 
-A killed run continues after its last round.
+A killed run continues after its last round. Where whole channels were pruned, the network is cut to those that stay,
+and what is trained is the smaller one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ..channels.shrink import shrunk
 from ..core.mask import Mask
 from ..data import draw_images, test_transform
 from ..pruning import prune
@@ -51,6 +53,10 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
             mask = mask.to("cpu")
             ticket = mask.apply_(copy.deepcopy(experiment.model))
     experiment.record_mask(mask)
+    if experiment.pruning.scope == "channel":
+        ticket, mask, removal = shrunk(ticket, mask, input_size=experiment.images["input_size"])
+        experiment.run.results["shrunk"] = removal.to_dict()
+        experiment.print(f"cut to the channels that stay: {removal}")
     fit_start_(experiment, "ticket", ticket, mask)
     return ticket, mask
 

@@ -60,6 +60,7 @@ def save_run_ticket(
         results=card_results(results),
         command=results["command"],
         repair=results.get("repair"),
+        shrunk=results.get("shrunk"),
     ).save_pretrained(directory, layout=layout, dtype=results["settings"].get("dtype"))
     sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.safetensors"))}
     return sizes | {"dense": sum(t.numel() * t.element_size() for t in model.state_dict().values())}
