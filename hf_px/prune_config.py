@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_SCORER = "px-path"  # model_cards/RESULTS.md supports the choice; tests/recipes/test_results.py checks it
 TRAINED_SCORER = "magnitude"  # default for trained weights, with repair: model_cards/RESULTS.md
 DEFAULT_SPARSITY = 0.982
+DEFAULT_OF_CHANNELS = 0.5  # whole channels cost more accuracy than single weights
 TRAINED_SPARSITY = 0.8  # without training, an ImageNet ResNet-50 keeps most of its accuracy up to here
 DEFAULT_PER_CLASS = 10  # images per class in the pruning set: the paper's |D|
 COLUMN_HELP = {  # of flags that commands and recipes share
@@ -45,7 +46,8 @@ class PruneConfig:
     )
     sparsity: float | None = option(
         None,
-        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY}; {TRAINED_SPARSITY} with repair)",
+        f"fraction of the weights to remove (default: {DEFAULT_SPARSITY}; {TRAINED_SPARSITY} with repair; "
+        f"{DEFAULT_OF_CHANNELS} of whole channels)",
         type=float,
         metavar="S",
     )
@@ -58,7 +60,7 @@ class PruneConfig:
     scope: str | Scope = option(
         "global",
         "which weights compete: all (global), those of a layer (layer, erk), n of m (2:4: half of them stay), or whole "
-        "channels (channel), which `hf-px shrink` removes",
+        "channels (channel; channel:16 in sixteens, a width that kernels like), which `hf-px shrink` removes",
     )
     of: str = option(
         "weights",
@@ -111,9 +113,9 @@ class PruneConfig:
         at_least(0, min_per_layer=self.min_per_layer)
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` {self.seed} is outside [0, {2**31})")
-        if self.of != "weights" and self.scope != "channel":
+        if self.of != "weights" and not self.whole_channels:
             raise ValueError(f"`of` {self.of} goes with `scope` channel, not with {self.scope}; leave it out")
-        if self.min_per_layer and self.scope == "channel":
+        if self.min_per_layer and self.whole_channels:
             raise ValueError(
                 "`min_per_layer` does not go with `scope` channel, where each layer keeps a channel anyway"
             )
@@ -137,11 +139,16 @@ class PruneConfig:
     def allocation(self) -> Scope:
         from .core.allocate import scope
 
-        if self.scope == "channel":
+        if self.whole_channels:
             from .channels.scope import ByChannel
 
-            return ByChannel(self.of)  # type: ignore[arg-type]
+            return ByChannel.named(str(self.scope), self.of)
         return scope(self.scope) if isinstance(self.scope, str) else self.scope
+
+    @property
+    def whole_channels(self) -> bool:
+        """True if whole channels compete, which `shrink` then removes."""
+        return isinstance(self.scope, str) and self.scope.partition(":")[0] == "channel"
 
     @property
     def density(self) -> float:
@@ -203,6 +210,8 @@ class PruneConfig:
 
         if self.sparsity is not None:
             return float(self.sparsity)
+        if self.whole_channels:
+            return DEFAULT_OF_CHANNELS
         scope = self.allocation
         return 1.0 - scope.n / scope.m if isinstance(scope, NofM) else DEFAULT_SPARSITY
 

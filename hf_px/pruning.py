@@ -121,6 +121,7 @@ def prune(
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, config.exclude)
         floors = _floors(config, weights, config.kept_dense(model, weights))
+        config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
         allocation = fitted(config.allocation, model, weights, config.density, input_size, batches)
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))

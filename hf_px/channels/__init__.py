@@ -2,8 +2,3 @@
 
 May import core.
 """
-
-from .shrink import shrink
-from .widths import Widths, widths_of
-
-__all__ = ["Widths", "shrink", "widths_of"]

@@ -1,12 +1,16 @@
 """scope="channel": channel classes compete by the mean score of their weights, S_c = mean of S_j over the rows of c.
 
 The density is one of weights, or of multiply-adds: the worst classes go until at most that part is left. A class takes
-with it what reads it, so that `shrink` removes all of it exactly.
+with it what reads it, so that `shrink` removes all of it exactly. In groups, as channel:16, the worst sixteen channels
+of a layer compete as one, by their mean, so that widths stay multiples of what kernels compute at once.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 from ..core.allocate import NO_FLOORS, Floors, Scope
 from ..core.batches import Batch
 from ..core.mask import Mask
+from ..core.prunable import prunable
 from ..core.registry import Scores
 from .classes import Channels
 from .cut import cut_copy, families, refused, widths_without
@@ -28,14 +33,23 @@ Of = Literal["weights", "macs"]
 
 @dataclass(frozen=True)
 class ByChannel(Scope):
-    """Whole channels; `of` says of what the density is. `prepared` for a model before it is called."""
+    """Whole channels, a layer's in groups of `multiple`; `of` says of what the density is. `prepared` before a call."""
 
     of: Of = "weights"
+    multiple: int = 1
     channels: Channels | None = None
 
-    def check(self, shapes: Mapping[str, torch.Size], density: float) -> None:
-        if self.of not in get_args(Of):
-            raise ValueError(f"`of` {self.of!r} is unknown; there are {', '.join(get_args(Of))}")
+    @classmethod
+    def named(cls, name: str, of: str) -> ByChannel:
+        """The scope called channel or channel:N."""
+        number = name.partition(":")[2] if name != "channel" else "1"
+        if not number.isdecimal() or not 1 <= int(number) <= 4096:
+            raise ValueError(
+                f"`scope` {name!r} is unknown; whole channels are channel, or in groups channel:8, channel:16"
+            )
+        if of not in get_args(Of):
+            raise ValueError(f"`of` {of!r} is unknown; there are {', '.join(get_args(Of))}")
+        return cls(of, int(number))  # type: ignore[arg-type]
 
     def prepared(self, model: nn.Module, batch: Batch, names: Sequence[str], density: float) -> ByChannel:
         """With the channels of this model whose removal its code takes; an error if the density cannot be met.
@@ -47,7 +61,7 @@ class ByChannel(Scope):
         singles = [{min(part)} for part in families(channels, set(channels.removable))]
 
         def works(some: set[int]) -> bool:
-            masked = _mask(channels, some, names).apply_(copy.deepcopy(model))
+            masked = _mask(channels, some, list(prunable(model))).apply_(copy.deepcopy(model))
             return differs(masked, cut_copy(masked, widths_without(masked, channels, some)), batch) is None
 
         bad = refused(singles, works)
@@ -58,7 +72,7 @@ class ByChannel(Scope):
 
     def _check_density(self, names: Sequence[str], density: float) -> None:
         assert self.channels is not None
-        order = _sparing(self.channels, self.channels.removable)
+        order, _ = self._order(dict.fromkeys(self.channels.removable, 0.0))
         cost = _Cost(self.channels, order, names, self.of)
         least = cost.after(len(order)) / cost.after(0)
         if least > density + 1e-9:
@@ -72,14 +86,55 @@ class ByChannel(Scope):
         assert self.channels is not None, "call `prepared` first"
         names = list(scores)
         means = _mean_scores(self.channels, scores, within)
-        gone = {c for c, mean in means.items() if mean is None}
-        ranked = sorted((c for c in means if c not in gone), key=lambda c: (means[c], c))
-        order = _sparing(self.channels, [*sorted(gone), *ranked])
+        order, ends = self._order(means)
         cost = _Cost(self.channels, order, names, self.of)
         target = density * cost.after(0) * (1 + 1e-12)
-        count = next((n for n in range(len(gone), len(order) + 1) if cost.after(n) <= target), len(order))
+        enough = bisect_left(ends, True, key=lambda n: cost.after(n) <= target)
+        least = sum(means[c] is None for c in order)  # pruned in an earlier round
+        count = max(least, ends[min(enough, len(ends) - 1)])
         mask = _mask(self.channels, set(order[:count]), names)
         return Mask({name: bits.to(within.bits[name].device) & within.bits[name] for name, bits in mask.bits.items()})
+
+    def _order(self, means: Mapping[int, float | None]) -> tuple[list[int], list[int]]:
+        """(classes in the order in which they go, numbers of classes after which a group is complete)
+
+        Pruned classes come first. A layer's best channel stays, and of its groups the best one.
+        """
+        assert self.channels is not None
+
+        def mean(classes: Sequence[int]) -> float:
+            known = [m for c in classes if (m := means[c]) is not None]
+            return sum(known) / len(known) if known else -math.inf
+
+        groups = [[c] for c in means]
+        if self.multiple > 1:
+            rows = _rows_by_class(self.channels)
+            groups = []
+            for family in families(self.channels, set(means)):
+                ranked = sorted(family, key=lambda c: (mean([c]), c))
+                groups += _groups(ranked, self.multiple // min(rows[c] for c in family))
+        groups.sort(key=lambda group: (mean(group), group))
+        order = _sparing(self.channels, [c for group in groups for c in group])
+        place = {c: n for n, c in enumerate(order, 1)}
+        ends = [max(places) for group in groups if (places := [place[c] for c in group if c in place])]
+        return order, [0, *ends]
+
+
+def _groups(ranked: Sequence[int], size: int) -> list[list[int]]:
+    """Groups of `size`, worst first; the first is smaller if they do not come out even, and the last one stays."""
+    if size <= 1:
+        return [[c] for c in ranked]
+    cuts = list(range(len(ranked) % size, len(ranked), size))
+    return [list(ranked[a:b]) for a, b in itertools.pairwise([0, *cuts]) if a < b]
+
+
+def _rows_by_class(channels: Channels) -> dict[int, int]:
+    """{class: the fewest rows that it has in a layer}"""
+    found: dict[int, int] = {}
+    for use in channels.linear:
+        for c, rows in zip(*(t.tolist() for t in use.outputs.unique(return_counts=True))):
+            found[c] = min(rows, found.get(c, rows))
+    return found
 
 
 def fitted(
@@ -90,8 +145,7 @@ def fitted(
     input_size: Sequence[int] | None,
     batches: Iterable[Any] | None,
 ) -> Scope:
-    """The scope, checked, and `prepared` for this model if whole channels compete."""
-    scope.check({name: weight.shape for name, weight in weights.items()}, density)
+    """The scope, `prepared` for this model if whole channels compete."""
     if not isinstance(scope, ByChannel):
         return scope
     return scope.prepared(model, one_batch(model, input_size, batches), list(weights), density)

@@ -142,7 +142,7 @@ def prune_command(args: argparse.Namespace) -> None:
         _write_ticket(args.output, settings, loaded, mask, report, about)
         print(f"wrote {args.output}: a ticket (hf-px info {args.output}), mask.safetensors and prune.json")
         print(describe_sizes(sizes_on_disk(args.output)))
-        if config.scope == "channel":
+        if config.whole_channels:
             print(f"its pruned channels are zeros still: hf-px shrink {args.output} DIR removes them")
     elif not args.quiet:
         print("nothing was saved: add --output DIR to write the ticket and its mask")
@@ -321,7 +321,7 @@ def _write_ticket(
         "sparsity",
         "rounds",
         "scope",
-        *(["of"] if settings["scope"] == "channel" else []),
+        *(["of"] if settings["scope"].startswith("channel") else []),
         "schedule",
         "norm",
         "keep_head",

@@ -53,7 +53,7 @@ def find_ticket(experiment: Experiment) -> tuple[nn.Module, Mask]:
             mask = mask.to("cpu")
             ticket = mask.apply_(copy.deepcopy(experiment.model))
     experiment.record_mask(mask)
-    if experiment.pruning.scope == "channel":
+    if experiment.pruning.whole_channels:
         ticket, mask, removal = shrunk(ticket, mask, input_size=experiment.images["input_size"])
         experiment.run.results["shrunk"] = removal.to_dict()
         experiment.print(f"cut to the channels that stay: {removal}")
