@@ -25,7 +25,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _IN_TEXT = re.compile(
     r"(?<![\w.~/\\)\]}>-])(?:/(?!/)|~[\w.-]*/|\.\.[\\/]|[A-Za-z]:[\\/])[^\"`,;:()<>|\n]+[\\/][^\s'\"`,;:()<>|]*"
 )
-_HOST = re.compile(r"[\w.-]+@[\w.-]+:(?=[~/])")  # anna@server:/data, as scp takes it
+# anna@server:/data, as scp takes it; from the start of a word, so that a long word is read once and not once a letter
+_HOST = re.compile(r"(?<![\w.-])[\w.-]+@[\w.-]+:(?=[~/])")
 _HOMES = (Path("/home"), Path("/Users"))
 
 

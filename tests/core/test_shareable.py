@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_a_path_is_relative_inside_the_working_directory_and_its_last_part_outsi
 )  # fmt: skip
 def test_all_other_text_stays_as_it_is(text: str, here: Path) -> None:
     assert shareable(text) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 10**6, "a@" * 10**5, "/" * 10**5, "~/" * 10**5, "../" * 10**5])
+def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
+    """A ticket from elsewhere may hold one; quadratic time would be minutes."""
+    start = time.process_time()
+    shareable(text)
+    assert time.process_time() - start < 5
 
 
 def test_records_are_copied_and_their_keys_kept(here: Path) -> None:

@@ -41,6 +41,7 @@ import transformers
 import hf_px
 from hf_px.core.errors import TicketError
 from hf_px.core.mask import Mask
+from hf_px.models.config_marks import WIDTHS
 from hf_px.models.networks import resnet20
 from hf_px.tickets import mask_codec, ticket_file
 from hf_px.tickets.stored_dtype import round_
@@ -63,12 +64,20 @@ def narrow_resnet(generator: torch.Generator) -> torch.nn.Module:
     return transformers.ResNetForImageClassification(config)
 
 
+def cut(model: torch.nn.Module) -> torch.nn.Module:
+    """With fewer channels in most layers, which its ticket says."""
+    size = (3, 32, 32)
+    mask = hf_px.prune(model, "magnitude", scope="channel", sparsity=0.4, input_size=size, progress=False)
+    return hf_px.shrink(model, mask, input_size=size, progress=False)
+
+
 MODELS: dict[str, Callable[[torch.Generator], torch.nn.Module]] = {
     "timm": lambda g: timm.create_model("test_resnet", num_classes=5, channels=(8, 8, 8, 8)),
     "hf_px": lambda g: resnet20(num_classes=4, generator=g),
     "transformers": narrow_resnet,
+    "shrunk": lambda g: cut(MODELS["timm"](g)),
 }
-ARGS = {"timm": {"channels": [8, 8, 8, 8]}}
+ARGS = {kind: {"channels": [8, 8, 8, 8]} for kind in ("timm", "shrunk")}
 LAYOUTS = ("both", "packed", "dense", "mask-only")
 
 
@@ -728,6 +737,19 @@ def hostile(rng: random.Random, case: Case) -> None:
             record.update(new)
             case.files[name] = parts.file()
     case.what = f"the model's record with {str(new)[:150]}"
+
+
+@shaped
+def damaged_widths(rng: random.Random, case: Case) -> None:
+    """Of networks with fewer channels: which rows stay, and numbers of heads."""
+    if case.home.kind != "shrunk":
+        return damaged_record(rng, case)
+    parts = parts_of(case)
+    widths = parts.header["model"][WIDTHS]
+    widths[rng.choice(["attributes", "biases"])] = copy.deepcopy(rng.choice(ODD)) if rng.random() < 0.1 else {}
+    where = change(rng, widths)
+    case.files[main_file(case)] = parts.file()
+    case.what = f"widths {where} changed"
 
 
 @shaped
