@@ -83,7 +83,7 @@ def for_repair(config: PruneConfig, new_head: bool = False) -> PruneConfig:
     A trained head repairs as well as any layer; kept whole it takes 2 of 5 million weights of a ResNet-50 at 80 %.
     """
     config = for_trained(config)
-    if config.sparsity is None and not isinstance(config.allocation, NofM):
+    if config.sparsity is None and not (config.whole_channels or isinstance(config.allocation, NofM)):
         config = replace(config, sparsity=TRAINED_SPARSITY)
     if config.rounds is None and config.schedule != "one-shot":
         config = replace(config, rounds=ROUNDS)

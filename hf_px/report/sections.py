@@ -8,6 +8,7 @@ from typing import Any
 from ..analysis.latency import Latency
 from ..figures import Table
 from ..tickets.card import read_repair
+from ..tickets.shrunk_ticket import read_shrunk
 from .by_layer import layers_section
 from .costs import cost_section
 from .document import Report
@@ -54,6 +55,7 @@ def _facts(found: Sequence[Measured]) -> Table:
         ("images", lambda m: "x".join(map(str, m.cost.input_size))),
         ("method", lambda m: m.network.header.get("scorer") if m.network.mask is not None else "dense"),
         ("repaired by, error by layer", _repair),
+        ("channels of its architecture", _channels),
         ("weights kept", lambda m: f"{m.summary.kept:,} of {m.summary.total:,}"),
         ("sparsity", lambda m: f"{m.summary.nominal_sparsity:.2%}"),
         ("effective sparsity", lambda m: format_or_none(m.summary.effective_sparsity, ".2%")),
@@ -101,6 +103,14 @@ def _repair(one: Measured) -> str | None:
     if found is None:
         return None
     return f"{found['images']:,} images, {found['before']:.1%} before, {found['after']:.1%} after"
+
+
+def _channels(one: Measured) -> str | None:
+    """Of a network that shrink has cut: channels that are left, and its part of the full width's multiply-adds."""
+    found = read_shrunk(one.network.header)
+    if found is None:
+        return None
+    return f"{found.channels[1]:,} of {found.channels[0]:,}; {found.macs[1] / found.macs[0]:.1%} of the multiply-adds"
 
 
 def _claimed_result(one: Measured) -> str | None:

@@ -51,6 +51,22 @@ def pruned(trained: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory
     return out
 
 
+def test_whole_channels_of_trained_weights_are_half_by_default_and_repaired(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert (
+        main(["prune", str(trained), "--data", str(photos), "--scope", "channel", "--of", "macs", "--output", str(out)])
+        == 0
+    )
+    assert "repaired by" in capsys.readouterr().out
+    ticket = hf_px.Ticket.from_pretrained(out)
+    assert ticket.provenance["settings"]["sparsity"] == 0.5
+    smaller = ticket.shrink(progress=False)
+    before, after = smaller.provenance["shrunk"]["macs"]
+    assert 0.4 < after / before <= 0.5 and smaller.mask.sparsity == 0
+
+
 def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert main([str(word) for word in argv]) == 2
     out, err = capsys.readouterr()
