@@ -93,12 +93,12 @@ def prune(
     model          any torch module, timm and transformers vision models included
     scorer         a name from list_scorers(), a callable like them (hf_px.core.registry.Scorer), or a PruneConfig,
                    which holds all choices down to `seed`
-    sparsity       fraction of the weights to remove, in [0, 1). Default: 0.982, or what an n:m scope implies
+    sparsity       fraction of the weights to remove, in [0, 1). Default: 0.982; 0.5 of channels; what n:m implies
     batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs; the
                    same on each of several processes. None for methods that need no data
     rounds         how often to score. Default: the method's own
-    scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or "channel", for `shrink`
-    of             with scope "channel", sparsity is the fraction of "weights", or of multiply-adds, "macs"
+    scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or whole channels for `shrink`:
+                   "channel", or in groups "channel:16"; with `of` "macs" sparsity is that of multiply-adds
     schedule       "exponential", "linear" or "one-shot"
     norm           statistics in normalisation, for px and px-path. Default: "batch"; px on segmentation models: "flow"
     keep_head      keep all weights of the last layer, within the count: path scores may leave a class without a weight.
@@ -121,7 +121,6 @@ def prune(
     with _placed(model, accelerator) as (model, device):
         weights = prunable(model, config.exclude)
         floors = _floors(config, weights, config.kept_dense(model, weights))
-        config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
         data = _data(model, config.record, batches, input_size, device)
         allocation = fitted(config.allocation, model, weights, config.density, input_size, batches)
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
@@ -249,7 +248,8 @@ def _start(resume_from: tuple[int, Mask] | None, rounds: int, full: Mask) -> tup
 
 
 def _floors(config: PruneConfig, weights: Mapping[str, Tensor], dense: Sequence[str]) -> dict[str, int]:
-    """{name: least number of weights}; an error if the sparsity does not leave that many."""
+    """{name: least number of weights}; an error if the scope or sparsity does not allow that many."""
+    config.allocation.check({name: w.shape for name, w in weights.items()}, config.density)
     total = sum(w.numel() for w in weights.values())
     kept = budget(total, config.density)
     if not kept:
