@@ -39,6 +39,9 @@ FILES_OF_LAYOUT = {
     "mask-only": {PACKED: "base"},
 }
 
+# {format: its files beside a ticket}; optimum looks for other names, and may not prepare images as hf_px does
+EXPORTED = {"onnx": ("ticket.onnx",), "openvino": ("ticket.xml", "ticket.bin"), "torch": ("ticket.pt2",)}
+
 
 @contextmanager
 def naming_file(contents: Contents) -> Iterator[None]:
