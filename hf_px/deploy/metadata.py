@@ -13,6 +13,7 @@ from torch import nn
 
 from .. import __version__
 from ..core.shareable import shareable
+from ..core.text import plain
 from ..models.architecture import pipeline_task
 from ..tickets.predict import class_names
 from ..tickets.shrunk_ticket import read_shrunk
@@ -28,9 +29,9 @@ def metadata_of(
     found = {
         "written_by": f"hf_px {__version__}",
         "digest": ticket.mask.digest(),
-        "architecture": record.get("architecture") or (record.get("architectures") or [None])[0],
-        "base": origin.get("base"),
-        "license": origin.get("license"),
+        "architecture": _word(record.get("architecture") or (record.get("architectures") or [None])[0]),
+        "base": _word(origin.get("base")),
+        "license": _word(origin.get("license")),
         "task": task,
         "class_names": class_names(model),
         "preprocessing": preprocessing(images, letterbox=task == "image-segmentation", normalises=normalises),
@@ -44,17 +45,25 @@ def metadata_of(
     }
 
 
+def _word(value: Any) -> str | None:
+    """A name from an untrusted ticket, fit to be printed."""
+    return plain(value) if isinstance(value, str) else None
+
+
 def preprocessing(images: Mapping[str, Any], *, letterbox: bool, normalises: bool) -> dict[str, Any]:
-    """Settings of the images under timm's names, and who normalises: the caller, or the graph."""
+    """What the caller does to an image: resize, crop, and x = (pixels - mean) / std of pixels from 0 to 1.
+
+    A graph that normalises leaves the caller a mean of 0 and a std of 1; its own are those `in_graph`.
+    """
     channels, height, width = images["input_size"]
+    scale = {"mean": list(images["mean"]), "std": list(images["std"])}
+    outside = {"mean": [0.0] * channels, "std": [1.0] * channels, "in_graph": scale} if normalises else scale
+    crop = {"crop_mode": images.get("crop_mode") or "center", "crop_pct": images.get("crop_pct") or 1.0}
     return {
+        "mode": "RGB" if channels == 3 else "L",  # PIL's name of the colours
         "size": [height, width],
-        "channels": "RGB" if channels == 3 else "grey",
-        "range": [0, 1],
-        "mean": list(images["mean"]),
-        "std": list(images["std"]),
-        "normalisation": "in the graph" if normalises else "outside",
-        "interpolation": "bilinear" if letterbox else images.get("interpolation", "bilinear"),
-        "crop_mode": "letterbox" if letterbox else images.get("crop_mode", "center"),
-        "crop_pct": 1.0 if letterbox else images.get("crop_pct") or 1.0,
+        "interpolation": "bilinear" if letterbox else images.get("interpolation") or "bilinear",
+        # shrunk to fit if it is larger, and padded on the right and below; the padding is the mean colour
+        **({"crop_mode": "letterbox", "padding": scale["mean"] if normalises else 0.0} if letterbox else crop),
+        **outside,
     }

@@ -180,6 +180,12 @@ def sizes_on_disk(directory: Path) -> dict[str, int]:
     return {name: path.stat().st_size for name in (PACKED, DENSE) if (path := directory / name).is_file()}
 
 
+def exported_sizes(directory: Path) -> dict[str, int]:
+    """{file: bytes} of the exported files in a directory."""
+    names = [name for files in EXPORTED.values() for name in files]
+    return {name: path.stat().st_size for name in names if (path := directory / name).is_file()}
+
+
 def check_overwrite(directory: Path, layout: str) -> None:
     """Refuse to overwrite another model, or the only copy of a ticket's weights."""
     dense, packed = directory / DENSE, directory / PACKED
