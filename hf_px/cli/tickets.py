@@ -203,7 +203,7 @@ def _show_push(args: argparse.Namespace, ticket: Any, files: dict[str, bytes]) -
     print(f"to       {found.address}, branch {args.branch or 'main'}; the repo is created if it does not exist")
     print(f"seen by  {who}")
     if found.deleted:
-        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: of another layout, or exported from an older ticket")
+        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: from an older push")
     print()
     rows = [(name, f"{size:,}", found.notes.get(name, "")) for name, size in found.sizes.items()]
     rows.append(("together", f"{sum(found.sizes.values()):,}", ""))
