@@ -85,7 +85,7 @@ def _batch(text: str) -> int | str:
 
 def export_command(args: argparse.Namespace) -> None:
     from ..data import check_source
-    from ..deploy.export import check_format, check_target, export
+    from ..deploy.export import check_format, check_target, export, stages
     from ..tickets.ticket import Ticket
 
     kind = check_format(args.to)
@@ -108,4 +108,7 @@ def export_command(args: argparse.Namespace) -> None:
         progress=not args.quiet,
     )
     written = " and ".join(str(output.with_suffix(Path(name).suffix)) for name in made.files)
-    print("\n".join([f"wrote   {written}", *made.lines()]))
+    with stages(not args.quiet) as stage:
+        stage("compressing it, to tell the size")
+        lines = made.lines()
+    print("\n".join([f"wrote   {written}", *lines]))

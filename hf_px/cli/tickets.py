@@ -164,12 +164,15 @@ def push_command(args: argparse.Namespace) -> None:
     source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
     files = files_beside(source.path) if source.is_dir else {}
-    made = None
+    about_export: list[str] = []
     if args.export:
-        from ..deploy.export import export
+        from ..deploy.export import export, stages
 
         made = export(ticket, args.export)
         files |= made.files
+        with stages(progress=True) as stage:
+            stage("compressing it, to tell the size")
+            about_export = [f"and {' and '.join(made.files)}, for {made.runtime}", *made.lines()]
     if args.dry_run:
         _show_push(args, ticket, files)
         return
@@ -183,8 +186,7 @@ def push_command(args: argparse.Namespace) -> None:
     )
     print(f"pushed: {address}")
     print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
-    if made is not None:
-        print("\n".join([f"and {' and '.join(made.files)}, for {made.runtime}", *made.lines()]))
+    print("\n".join(about_export), end="\n" if about_export else "")
     revision = f', revision="{args.branch}"' if args.branch else ""
     if "custom" in ticket.model_record():  # no library builds it by name
         load = f'hf_px.Ticket.from_pretrained("{args.repo}"{revision}).to_model(into=module), module being your own'

@@ -67,42 +67,39 @@ def export(
     kind = check_format(to)
     target = None if output is None else check_target(output, kind, force)
     _check_sizes(batch, image_size)
+    images = real_images(data)
     ticket = ticket if isinstance(ticket, Ticket) else Ticket.from_pretrained(ticket)
-    with _stages(progress) as stage:
+    with stages(progress) as stage:
         stage("running the ticket")
-        images = real_images(data)
         model = _float_copy(ticket)
         settings = _image_settings(ticket, model, image_size)
         x = prepared(images, settings, letterbox=pipeline_task(ticket.model_record()) == "image-segmentation")
         inputs = _batches(x, batch)
         expected = [finite_logits(model, each) for each in inputs]
-        metadata = metadata_of(ticket, model, settings, normalises=normalise, half=half, shrunk=shrink)
-        metadata |= kind.metadata
+        metadata = {**metadata_of(ticket, model, settings, normalise, half, shrink), **kind.metadata}
         if shrink:
             stage("removing channels")
             model = _float_copy(ticket.shrink(input_size=settings["input_size"], progress=False))
         stage("tracing")
-        mean, std = (torch.tensor(settings[key]).view(-1, 1, 1) for key in ("mean", "std"))
         model = _halved(model) if half and kind.halves_network else model
-        network = ImagesToOutput(model, (mean, std) if normalise else None)
+        network = ImagesToOutput(model, _scale(settings) if normalise else None)
         program = trace(network, settings["input_size"], batch)
         stage(f"writing for {kind.title}")
         name, shape = (PIXELS if normalise else NORMALISED), (batch, *settings["input_size"])
         parts = kind.write(program, Request((name, OUTPUT), metadata, shape, half))
         stage(f"comparing in {kind.title}")
         found = _difference(_run(kind, parts, [network.undo(each) for each in inputs]), expected)
-    tolerance = HALF_TOLERANCE if half else TOLERANCE
-    if not found <= tolerance:  # nan too
-        raise ExportError(
-            f"{kind.title}: the outputs for {len(images)} images differ from the ticket's by {found:.1e} of the "
-            f"largest, more than {tolerance:g}; nothing is written{'; omit `half`' if half else ''}"
-        )
-    sides = ("batch" if isinstance(batch, str) else batch, *shape[1:])
-    about = f"{name}: {' x '.join(map(str, sides))}, float32, {_range(settings, normalise)}"
-    made = Export(kind.title, dict(zip(kind.files, parts)), metadata, about, len(images), found, tolerance)
+    _check_difference(found, len(images), kind, half)
+    sides = " x ".join(map(str, ("batch" if isinstance(batch, str) else batch, *shape[1:])))
+    about = f"{name}: {sides}, float32, {_range(settings, normalise)}"
+    made = Export(kind.title, dict(zip(kind.files, parts)), metadata, about, len(images), found, tolerance(half))
     if target is not None:
         made.write(target)
     return made
+
+
+def tolerance(half: bool) -> float:
+    return HALF_TOLERANCE if half else TOLERANCE
 
 
 def check_format(to: str) -> Format:
@@ -150,6 +147,12 @@ def _image_settings(ticket: Ticket, model: nn.Module, image_size: int | None) ->
     return settings | {"input_size": (channels, *([image_size] * 2 if image_size else size))}
 
 
+def _scale(settings: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """(mean, std), to be applied to images of channels x height x width."""
+    mean, std = (torch.tensor(settings[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    return mean, std
+
+
 def _batches(x: Tensor, batch: int | str) -> list[Tensor]:
     """The images as the file will be called: one, then all; or `batch` of them, repeated if they are few."""
     return [x[:1], x] if isinstance(batch, str) else [x[torch.arange(batch) % len(x)]]
@@ -179,6 +182,14 @@ def _difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return float(max((y - found).abs().max() for y, found in zip(expected, outputs))) / largest
 
 
+def _check_difference(found: float, images: int, kind: Format, half: bool) -> None:
+    if not found <= tolerance(half):  # nan too
+        raise ExportError(
+            f"{kind.title}: the outputs for {images} images differ from the ticket's by {found:.1e} of the largest, "
+            f"more than {tolerance(half):g}; nothing is written{'; omit `half`' if half else ''}"
+        )
+
+
 def _range(settings: Mapping[str, Any], normalise: bool) -> str:
     colours = "RGB" if settings["input_size"][0] == 3 else "grey"
     if normalise:
@@ -188,7 +199,7 @@ def _range(settings: Mapping[str, Any], normalise: bool) -> str:
 
 
 @contextmanager
-def _stages(progress: bool) -> Iterator[Callable[[str], None]]:
+def stages(progress: bool) -> Iterator[Callable[[str], None]]:
     """Show what is being done and for how long, on a terminal."""
     bar = tqdm(desc="export", bar_format="{desc}", disable=None if progress else True, leave=False)
     with bar:

@@ -21,7 +21,7 @@ from ..tickets.ticket import Ticket
 
 
 def metadata_of(
-    ticket: Ticket, model: nn.Module, images: Mapping[str, Any], *, normalises: bool, half: bool, shrunk: bool
+    ticket: Ticket, model: nn.Module, images: Mapping[str, Any], normalises: bool, half: bool, shrunk: bool
 ) -> dict[str, str]:
     """{key: text}; `images` are the settings of the ticket, with the size of the export."""
     record, origin = ticket.model_record(), ticket.provenance

@@ -29,6 +29,7 @@ def write(program: ExportedProgram, wanted: Request) -> Parts:
         model.reshape([-1 if isinstance(side, str) else side for side in wanted.shape])
         model.input().set_names({wanted.names[0]})
         model.output().set_names({wanted.names[1]})
+        _name_by_position(model)
         for key, text in wanted.metadata.items():
             model.set_rt_info(text, [SECTION, key])
         with tempfile.TemporaryDirectory(prefix="hf-px-export-") as folder:
@@ -49,6 +50,13 @@ def run(parts: Parts, threads: int) -> Callable[[Tensor], Tensor]:
     model = core.read_model(xml, openvino.Tensor(np.frombuffer(weights, np.uint8)))
     compiled = core.compile_model(model, "CPU", settings)
     return lambda x: torch.from_numpy(compiled(x.numpy())[0])
+
+
+def _name_by_position(model: Any) -> None:
+    """Equal networks get equal files; OpenVINO's own names count what this process has made before."""
+    model.set_friendly_name("ticket")
+    for i, op in enumerate(model.get_ordered_ops()):
+        op.set_friendly_name(f"{op.get_type_name()}_{i}")
 
 
 @contextmanager
