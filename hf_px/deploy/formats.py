@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..core.errors import ExportError
-from ..tickets.directory import EXPORTED
+from ..tickets.exported_files import EXPORTED
 from . import onnx_file, openvino_files, torch_file
 from .request import Parts, Request
 

@@ -20,7 +20,7 @@ from ..models.architecture import pipeline_task
 from ..models.config_marks import OF_TORCHVISION, WIDTHS
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
-from .directory import exported_sizes
+from .exported_files import exported_sizes
 from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
 from .shrunk_ticket import read_shrunk
 from .stored_dtype import recorded_dtype

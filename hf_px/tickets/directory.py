@@ -39,9 +39,6 @@ FILES_OF_LAYOUT = {
     "mask-only": {PACKED: "base"},
 }
 
-# {format: its files beside a ticket}; optimum looks for other names, and may not prepare images as hf_px does
-EXPORTED = {"onnx": ("ticket.onnx",), "openvino": ("ticket.xml", "ticket.bin"), "torch": ("ticket.pt2",)}
-
 
 @contextmanager
 def naming_file(contents: Contents) -> Iterator[None]:
@@ -178,12 +175,6 @@ def describe_sizes(sizes: Mapping[str, int]) -> str:
 def sizes_on_disk(directory: Path) -> dict[str, int]:
     """{file: bytes} of the weights of a ticket in a directory."""
     return {name: path.stat().st_size for name in (PACKED, DENSE) if (path := directory / name).is_file()}
-
-
-def exported_sizes(directory: Path) -> dict[str, int]:
-    """{file: bytes} of the exported files in a directory."""
-    names = [name for files in EXPORTED.values() for name in files]
-    return {name: path.stat().st_size for name in names if (path := directory / name).is_file()}
 
 
 def check_overwrite(directory: Path, layout: str) -> None:

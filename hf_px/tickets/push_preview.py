@@ -15,7 +15,8 @@ from ..core.shareable import COMMAND, shareable
 from ..core.text import plain
 from ..models.image_config import PROCESSOR
 from .card import CARD, CHART, PREDICTIONS, SPEED
-from .directory import CONFIG, EXPORTED
+from .directory import CONFIG
+from .exported_files import EXPORTED
 from .image_processor import processor_file
 from .save import check_repo_id, checked_contents, deleted_files, staged
 from .ticket_file import DENSE, PACKED, read_header

@@ -24,7 +24,8 @@ from ..models.config_marks import WIDTHS
 from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
-from .directory import EXPORTED, FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .exported_files import EXPORTED
 from .image_processor import processor_file
 from .provenance import overall_sparsity
 from .stored_dtype import rounded_contents
