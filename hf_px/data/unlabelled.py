@@ -50,7 +50,7 @@ def some_images(source: str, count: int, seed: int = 0) -> list[Image.Image]:
     """`count` images of any split, drawn by `seed`, as they are, in RGB; all of them if there are fewer."""
     check_source(source)
     if source == NOISE:
-        raise ValueError("`data` random is noise; name images, or omit it")
+        raise ValueError("`source` random is noise; name images, or omit it")
     images = _open_images(source, None, None).train
     return [images.image(index).convert("RGB") for index in _drawn(len(images), count, seed)]
 

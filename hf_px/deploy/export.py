@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from tqdm.auto import tqdm
 
 from ..core.errors import ExportError, first_line
@@ -27,7 +28,7 @@ from .exported import Export
 from .formats import FORMATS, Format
 from .metadata import metadata_of
 from .real_images import prepared, real_images
-from .request import Request
+from .request import Parts, Request
 from .traced import DYNAMIC, ImagesToOutput, trace
 
 TOLERANCE = 1e-3
@@ -86,7 +87,7 @@ def export(
         program = trace(network, settings["input_size"], batch)
         stage(f"writing for {kind.title}")
         name, shape = (PIXELS if normalise else NORMALISED), (batch, *settings["input_size"])
-        parts = kind.write(program, Request((name, OUTPUT), metadata, shape, half))
+        parts = _written(kind, program, Request((name, OUTPUT), metadata, shape, half))
         stage(f"comparing in {kind.title}")
         found = _difference(_run(kind, parts, [network.undo(each) for each in inputs]), expected)
     _check_difference(found, len(images), kind, half)
@@ -166,9 +167,18 @@ def _halved(model: nn.Module) -> nn.Module:
     return nn.Module.half(model)
 
 
-def _run(kind: Format, parts: Sequence[bytes], inputs: Sequence[Tensor]) -> list[Tensor]:
+def _written(kind: Format, program: ExportedProgram, wanted: Request) -> Parts:
     try:
-        network = kind.run(tuple(parts), 0)
+        return kind.write(program, wanted)
+    except ExportError:
+        raise
+    except Exception as error:  # a converter may raise anything on an operation that it does not know
+        raise ExportError(f"the network cannot be written for {kind.title} ({first_line(error)})") from error
+
+
+def _run(kind: Format, parts: Parts, inputs: Sequence[Tensor]) -> list[Tensor]:
+    try:
+        network = kind.run(parts, 0)
         return [network(x.contiguous()).float() for x in inputs]
     except Exception as error:  # a runtime may raise anything on a graph that it does not support
         raise ExportError(f"{kind.title} does not run the exported network ({first_line(error)})") from error

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..core.options import renamed_arguments
 from ..data.segmentation.letterbox import Letterbox
 from ..data.transforms import image_transform
 from ..data.unlabelled import some_images
@@ -27,7 +28,10 @@ def photographs() -> list[Image.Image]:
 
 def real_images(source: str | None) -> list[Image.Image]:
     """Images of a source, named as for hf-px prune, or the photographs."""
-    return photographs() if source is None else some_images(source, COUNT)
+    if source is None:
+        return photographs()
+    with renamed_arguments(source="data"):
+        return some_images(source, COUNT)
 
 
 def prepared(images: Sequence[Image.Image], settings: Mapping[str, Any], *, letterbox: bool) -> Tensor:

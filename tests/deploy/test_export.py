@@ -234,6 +234,10 @@ def odd(behave: Callable[[Tensor], Tensor]) -> hf_px.Ticket:
     return hf_px.Ticket(*pruned(Odd(behave), 0.5))
 
 
+def unknown_to_onnx(y: Tensor) -> Tensor:
+    return torch.special.bessel_j0(y)
+
+
 def another_when_traced(y: Tensor) -> Tensor:
     return y + 0.01 * torch.compiler.is_exporting()
 
@@ -268,6 +272,12 @@ def test_what_cannot_be_traced_is_named(tmp_path: Path) -> None:
     assert hf_px.export(odd(by_count), "onnx", batch=2, progress=False).difference < 1e-4
 
 
+def test_an_operation_that_the_format_does_not_have() -> None:
+    with pytest.raises(ExportError, match=r"the network cannot be written for ONNX Runtime \("):
+        hf_px.export(odd(unknown_to_onnx), progress=False)
+    assert hf_px.export(odd(unknown_to_onnx), "torch", progress=False).difference == 0
+
+
 def test_a_weight_beyond_float16_is_named() -> None:
     model, mask = own_ticket()
     with torch.no_grad():
@@ -298,7 +308,7 @@ def test_openvino_files_are_replaced_together(tmp_path: Path) -> None:
         ({"batch": 0}, "`batch` 0 is too small"),
         ({"image_size": 0}, "`image_size` 0 is too small"),
         ({"data": "random"}, "`data` random is noise"),
-        ({"data": "nowhere/at/all"}, "nowhere/at/all"),
+        ({"data": "nowhere/at/all"}, "`data` 'nowhere/at/all': no such file"),
     ],
 )
 def test_bad_input_is_refused_before_the_ticket_is_read(tmp_path: Path, options: dict[str, Any], message: str) -> None:
