@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
         export_command,
         description="Write a ticket's network as a file that runs without hf_px. The file says which ticket it is, how "
         "images are prepared for it and what its classes are. Before it is kept, it runs in its own runtime on real "
-        "images; outputs that differ from the ticket's by more than 1e-3 of the largest one (2e-2 with --half) are an "
+        "images; outputs that differ from the ticket's by more than 1e-3 of the largest one (1e-2 with --half) are an "
         "error, and no file is left.",
         examples=EXAMPLES,
     )

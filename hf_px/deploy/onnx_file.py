@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.errors import ExportError
 from .request import Parts, Request
@@ -31,7 +32,8 @@ def write(program: ExportedProgram, wanted: Request) -> Parts:
         )
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    with quiet():
+    # attention as products and a softmax: torch's fused kernel for CPUs returns other strides than its translation
+    with quiet(), sdpa_kernel(SDPBackend.MATH):
         made: Any = torch.onnx.export(
             program,
             dynamo=True,
