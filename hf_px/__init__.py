@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .analysis.summary import summary
     from .channels.shrink import shrink
     from .core.mask import Mask
+    from .deploy.export import export
     from .prune_config import PruneConfig
     from .pruning import list_scorers, prune, score
     from .refit.repair import repair
@@ -38,6 +39,7 @@ __all__ = [
     "Ticket",
     "__version__",
     "compress",
+    "export",
     "fast",
     "from_pretrained",
     "keep_zeros",
@@ -57,6 +59,7 @@ _MODULE_OF = {
     "PruneConfig": "prune_config",
     "Ticket": "tickets.ticket",
     "compress": "tickets.compression",
+    "export": "deploy.export",
     "fast": "runtime.fast",
     "from_pretrained": "runtime.load",
     "keep_zeros": "sparse_training",

@@ -10,7 +10,7 @@
 
 Each row is one run with alternating turns; a ratio is that of medians. Weights are random, and the statistics of batch
 norms are taken from a batch through the pruned network: with untouched ones, activations of a sparse network fall to
-denormal numbers, which are slow. ONNX Runtime and OpenVINO: pip install onnx onnxscript onnxruntime openvino.
+denormal numbers, which are slow. ONNX Runtime and OpenVINO: pip install 'hf-px[export]'.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ settings.load_profile("hf_px")
 LONG = (
     "laws/test_far_device.py", "recipes/test_prune_finetune.py", "recipes/test_hub_recipe.py",
     "tickets/test_faults.py", "laws/test_sweep.py", "report/test_report.py", "recipes/test_knobs.py",
-    "recipes/test_imp.py", "recipes/test_sweep_recipe.py", "tickets/test_fuzz.py", "tickets/test_hub_tickets.py",
+    "deploy/test_export.py", "recipes/test_imp.py",
+    "recipes/test_sweep_recipe.py", "tickets/test_fuzz.py", "tickets/test_hub_tickets.py",
     "recipes/test_ablate.py", "recipes/test_segmentation_recipe.py", "recipes/test_hub_segmentation.py",
     "cli/test_prune.py", "models/test_deeplab.py", "tickets/test_transformers_quantizer.py", "models/test_networks.py",
     "models/test_hub_backbones.py", "data/test_pruning_set.py", "models/test_load.py",

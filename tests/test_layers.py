@@ -28,6 +28,7 @@ ORDER = [
     "models",
     "data",
     "tickets",
+    "deploy",
     "runtime",
     "training",
     "report",

@@ -17,7 +17,7 @@ from ..core.errors import HfPxError
 from ..core.files import disk_shortage
 from ..core.options import hyphenated, name_flags
 from ..core.text import text_table
-from . import bench, evaluate, predict, prune, repair, report, shrink, tickets
+from . import bench, evaluate, export, predict, prune, repair, report, shrink, tickets
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     prune.add_to(commands)
     repair.add_to(commands)
     shrink.add_to(commands)
+    export.add_to(commands)
     report.add_to(commands)
     tickets.add_to(commands)
     predict.add_to(commands)

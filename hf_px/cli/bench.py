@@ -18,7 +18,7 @@ examples:
       one image on one thread: torch with all zeros, hf_px without them
   hf-px bench out/resnet20 --batch 16 --threads 2 --plan
       and where the time of the sparse model goes, layer by layer
-  pip install onnx onnxscript onnxruntime openvino
+  pip install 'hf-px[export]'
       then ONNX Runtime and OpenVINO run beside them, on the dense model
 """
 

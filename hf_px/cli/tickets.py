@@ -19,7 +19,9 @@ _EXAMPLES = {
     "push": "  hf-px push out/resnet20 me/resnet20-px-98 --dry-run\n"
     "      what would become public: files, commands, paths; needs no login\n"
     "  hf-px push out/resnet20 me/resnet20-px-98 --private\n"
-    "      log in first with `hf auth login`, or set HF_TOKEN",
+    "      log in first with `hf auth login`, or set HF_TOKEN\n"
+    "  hf-px push out/resnet20 me/resnet20-px-98 --export onnx\n"
+    "      with ticket.onnx beside the ticket",
     "convert": "  hf-px convert me/resnet50-px-98 small/ --layout packed\n"
     "  hf-px convert out/resnet20 half/ --layout packed --dtype float16\n"
     "      then `hf-px eval half/ --data …` measures what the rounding costs\n"
@@ -49,6 +51,12 @@ def add_to(commands: Any) -> None:
     push.add_argument("--message", metavar="TEXT", help="commit message")
     push.add_argument(
         "--dry-run", action="store_true", help="show what would be sent and who would see it; send nothing"
+    )
+
+    push.add_argument(
+        "--export",
+        choices=("onnx", "openvino", "torch"),
+        help="upload the ticket as a file for this runtime, too, as hf-px export makes it; the card says how to run it",
     )
 
     convert = _command(commands, "convert", "write a ticket in another layout", convert_command)
@@ -156,6 +164,15 @@ def push_command(args: argparse.Namespace) -> None:
     source = Source.of(args.ticket)
     ticket = Ticket.from_pretrained(args.ticket)
     files = files_beside(source.path) if source.is_dir else {}
+    about_export: list[str] = []
+    if args.export:
+        from ..deploy.export import export, stages
+
+        made = export(ticket, args.export)
+        files |= made.files
+        with stages(progress=True) as stage:
+            stage("compressing it, to tell the size")
+            about_export = [f"and {' and '.join(made.files)}, for {made.runtime}", *made.lines()]
     if args.dry_run:
         _show_push(args, ticket, files)
         return
@@ -169,6 +186,7 @@ def push_command(args: argparse.Namespace) -> None:
     )
     print(f"pushed: {address}")
     print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
+    print("\n".join(about_export), end="\n" if about_export else "")
     revision = f', revision="{args.branch}"' if args.branch else ""
     if "custom" in ticket.model_record():  # no library builds it by name
         load = f'hf_px.Ticket.from_pretrained("{args.repo}"{revision}).to_model(into=module), module being your own'
@@ -187,7 +205,7 @@ def _show_push(args: argparse.Namespace, ticket: Any, files: dict[str, bytes]) -
     print(f"to       {found.address}, branch {args.branch or 'main'}; the repo is created if it does not exist")
     print(f"seen by  {who}")
     if found.deleted:
-        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: of another layout")
+        print(f"deleted  {', '.join(found.deleted)}, if the repo has it: from an older push")
     print()
     rows = [(name, f"{size:,}", found.notes.get(name, "")) for name, size in found.sizes.items()]
     rows.append(("together", f"{sum(found.sizes.values()):,}", ""))

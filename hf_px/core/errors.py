@@ -31,6 +31,10 @@ class TicketError(HfPxError):
     """A ticket cannot be read, or must not be written: damaged, not a ticket, or its pruned weights are not zero."""
 
 
+class ExportError(HfPxError):
+    """A network cannot be exported, or the exported one computes something else."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of the message, for errors of other libraries."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

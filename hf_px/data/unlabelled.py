@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -41,26 +42,41 @@ def load_images(
     if source == NOISE or segments(model):
         columns = {"image_column": image_column, "label_column": label_column}
         return [x for x, _ in load_pruning_set(source, model, 10, min(count, BATCH_SIZE), seed, split=split, **columns)]
-    if (preset := preset_of(source)) and preset.name == "digits":
-        data = open_data(source, train_split=split, need_test=False)
-    else:
-        data = _open_unlabelled(source, split, image_column)
+    data = _open_images(source, split, image_column)
     return draw_images(data.train, test_transform(data, images), count, seed)
+
+
+def some_images(source: str, count: int, seed: int = 0) -> list[Image.Image]:
+    """`count` images of any split, drawn by `seed`, as they are, in RGB; all of them if there are fewer."""
+    check_source(source)
+    if source == NOISE:
+        raise ValueError("`source` random is noise; name images, or omit it")
+    images = _open_images(source, None, None).train
+    return [images.image(index).convert("RGB") for index in _drawn(len(images), count, seed)]
+
+
+def _drawn(total: int, count: int, seed: int) -> list[int]:
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    return sorted(order[:count].tolist())
 
 
 def draw_images(split: Split, transform: Callable[[Any], Tensor], count: int, seed: int) -> list[Tensor]:
     """Batches of `count` transformed images of the split, drawn by `seed`; all of them if there are fewer."""
-    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-    bar = tqdm(chosen.tolist(), desc="images", unit="image", delay=1.0, disable=not_rank_zero(), leave=False)
+    chosen = _drawn(len(split), count, seed)
+    bar = tqdm(chosen, desc="images", unit="image", delay=1.0, disable=not_rank_zero(), leave=False)
     drawn = torch.stack([transform(split.image(index)) for index in bar])
     return list(drawn.tensor_split(-(-len(drawn) // BATCH_SIZE)))  # equal sizes: batch norm needs more than one image
 
 
-def _open_unlabelled(source: str, split: str, image_column: str | None) -> Data[Split]:
+def _open_images(source: str, split: str | None, image_column: str | None) -> Data[Split]:
+    """The images as `train`; without `split` those of the split train, or of the first one if there is none."""
     preset = preset_of(source)
+    if preset and preset.name == "digits":
+        return open_data(source, train_split=split, need_test=False)
     try:
         path = on_disk(source, preset, None)
         parts = load_splits(source, preset, path, None, None, None, split, "")
+        split = split or ("train" if "train" in parts else next(iter(parts)))
         if split not in parts:
             raise ValueError(f"no split {split!r}; it has {', '.join(parts)}")
         column = find_image_column(parts[split], image_column, preset)

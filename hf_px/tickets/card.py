@@ -20,6 +20,7 @@ from ..models.architecture import pipeline_task
 from ..models.config_marks import OF_TORCHVISION, WIDTHS
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
+from .exported_files import exported_sizes
 from .provenance import check_by_class, is_repo_id, overall_sparsity, weights_outside
 from .shrunk_ticket import read_shrunk
 from .stored_dtype import recorded_dtype
@@ -44,7 +45,9 @@ def card_files(
     if not path.is_file() or is_generated(path):
         predictions = read_predictions(directory / PREDICTIONS)
         speed = read_speed(directory / SPEED, contents.model_mask())
-        files[CARD] = card_text(contents, layout, sizes, repo, predictions, speed).encode()
+        # a push makes them together with the ticket; in another directory they may be of an older one
+        exported = exported_sizes(directory) if repo else {}
+        files[CARD] = card_text(contents, layout, sizes, repo, predictions, speed, exported).encode()
     return files
 
 
@@ -123,6 +126,7 @@ def card_text(
     repo: str | None,
     predictions: Sequence[str] | None,
     speed: Mapping[str, Any] | None = None,
+    exported: Mapping[str, int] | None = None,
 ) -> str:
     """The card of a ticket whose files have these sizes; `repo` is its Hub id, if known."""
     ticket, mask = contents.ticket, contents.model_mask()
@@ -141,6 +145,7 @@ def card_text(
         predictions=PREDICTIONS if predictions is not None else None,
         predictions_words=predictions,
         speed=speed,
+        exported=exported or {},
         ticket=ticket,
         library=library,
         auto_class=classes[0] if library == "transformers" else "AutoModelForImageClassification",

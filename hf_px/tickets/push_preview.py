@@ -16,6 +16,7 @@ from ..core.text import plain
 from ..models.image_config import PROCESSOR
 from .card import CARD, CHART, PREDICTIONS, SPEED
 from .directory import CONFIG
+from .exported_files import EXPORTED
 from .image_processor import processor_file
 from .save import check_repo_id, checked_contents, deleted_files, staged
 from .ticket_file import DENSE, PACKED, read_header
@@ -33,6 +34,9 @@ _NOTES = {
     PROCESSOR: "how images are prepared, for transformers",
     PREDICTIONS: "the card's picture: images of the test set; delete the file to keep them to yourself",
     SPEED: "the card's times",
+    **dict(zip(EXPORTED["onnx"], ["for ONNX Runtime and others"])),
+    **dict(zip(EXPORTED["openvino"], ["for OpenVINO: the graph", "for OpenVINO: the weights"])),
+    **dict(zip(EXPORTED["torch"], ["for torch alone"])),
 }
 
 
@@ -65,7 +69,7 @@ def preview_push(ticket: Ticket, repo_id: str, *, layout: str = "both", files: M
                     leaks[f"{path.name}: {shown}"] = None
     names = dict.fromkeys(name for command in commands for name in _names(command))
     address = f"{constants.ENDPOINT}/{repo_id}"
-    return PushPreview(address, sizes, tuple(deleted_files(layout)), tuple(commands), tuple(names), tuple(leaks))
+    return PushPreview(address, sizes, tuple(deleted_files(layout, files)), tuple(commands), tuple(names), tuple(leaks))
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:

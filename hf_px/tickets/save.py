@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ..models.remote import Source, disk_error, hub_errors, is_commit
 from ..sparse_training import violations
 from .card import CARD, is_generated
 from .directory import FILES_OF_LAYOUT, Layout, check_overwrite, write_ticket
+from .exported_files import EXPORTED
 from .image_processor import processor_file
 from .provenance import overall_sparsity
 from .stored_dtype import rounded_contents
@@ -93,7 +94,7 @@ def push_ticket(
                 repo_id=repo_id,
                 folder_path=folder,
                 revision=revision,
-                delete_patterns=deleted_files(layout),
+                delete_patterns=deleted_files(layout, files),
                 commit_message=commit_message or f"Add a ticket: {overall:.2%} sparse",
             )
     return str(commit.commit_url)
@@ -121,9 +122,10 @@ def staged(contents: Contents, layout: str, repo_id: str, files: Mapping[str, by
         yield Path(folder)
 
 
-def deleted_files(layout: str) -> list[str]:
-    """Weights of another layout, which a push removes from the repo."""
-    return [name for name in (PACKED, DENSE) if name not in FILES_OF_LAYOUT[layout]]
+def deleted_files(layout: str, files: Collection[str]) -> list[str]:
+    """What a push of these `files` removes from the repo: weights of another layout, and exports of an older ticket."""
+    exported = [name for names in EXPORTED.values() for name in names]
+    return [name for name in (PACKED, DENSE, *exported) if name not in FILES_OF_LAYOUT[layout] and name not in files]
 
 
 def file_sizes(ticket: Ticket, layout: str) -> dict[str, int]:

@@ -29,6 +29,7 @@ def test_its_figures_agree(ticket: Path, capsys: pytest.CaptureFixture[str]) -> 
     dense, sparse = rows["torch, dense"], rows["hf_px, sparse"]
     assert found["batch"] == 2 and found["image_size"] == [3, 16, 16]
     assert dense["speedup"] == 1 and sparse["difference"] < 1e-4
+    assert rows["ONNX Runtime, dense"]["difference"] < 1e-4 and rows["OpenVINO, dense"]["difference"] < 1e-4
     assert sparse["speedup"] == pytest.approx(dense["latency"]["median"] / sparse["latency"]["median"])
     assert sparse["images_per_second"] == pytest.approx(2 / sparse["latency"]["median"])
     assert sparse["weight_bytes"] < dense["weight_bytes"] / 2
