@@ -97,8 +97,8 @@ def prune(
     batches        a list or loader of (inputs, labels), of dicts as transformers makes them, or of bare inputs; the
                    same on each of several processes. None for methods that need no data
     rounds         how often to score. Default: the method's own
-    scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or whole channels for `shrink`:
-                   "channel", or in groups "channel:16"; with `of` "macs" sparsity is that of multiply-adds
+    scope          "global", "layer", "erk", "n:m" as in "2:4", along the input dimension, or whole channels, which
+                   `shrink` removes: "channel", in groups "channel:16"; `of` "macs": a sparsity of multiply-adds
     schedule       "exponential", "linear" or "one-shot"
     norm           statistics in normalisation, for px and px-path. Default: "batch"; px on segmentation models: "flow"
     keep_head      keep all weights of the last layer, within the count: path scores may leave a class without a weight.
