@@ -49,14 +49,13 @@ def steering_shares(
     """{name: T of the weights that steer, 0 for the others, ON_PATHS: Σ T of all others}, with weights_that_steer."""
     if not steers:
         return {}
-    signs = batch.seeded(generator)
     state = batch_statistics(model, weights, batch) if norm == "batch" else {}
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
     total = {name: torch.zeros_like(weights[name]) for name in steers}
     on_paths = torch.zeros((), dtype=torch.float64, device=batch.x.device)
     for sample in batch.samples():
         f = labelled_output(call(model, {**state, **leaves}, sample), sample.labels)
-        epsilon = (torch.randint(2, f.shape, generator=signs) * 2 - 1).to(f)
+        epsilon = (torch.randint(2, f.shape, generator=sample.seeded(generator)) * 2 - 1).to(f)
         for name, g in derivatives((epsilon * f).sum(), leaves).items():
             share = (g * weights[name]).square_()
             if name in steers:
@@ -72,15 +71,20 @@ def weights_that_steer(model: nn.Module, weights: MaskedWeights, batch: Batch) -
     Empty for a model without frozen gates; `batch` gives the input's shape.
     """
     row = batch.row()
-    with torch.no_grad(), _Operations() as seen:
-        call(model, weights, row)
-    if not any(isinstance(RULES.get(name), STEERED) for name in seen.names):
+    if not any(isinstance(RULES.get(name), STEERED) for name in operations(model, weights, row)):
         return {}
     edges = edge_weights(weights, ANY_PATH, torch.float64, leaves=True)
     out = replay(model, edges, ANY_PATH, row, torch.ones_like(row.x, dtype=torch.float64), mode=Structure)
     shares, _ = edge_shares(out.values.sum(), edges)
     off = {name: bits & (shares[name] == 0) for name, bits in weights.mask.bits.items()}
     return {name: bits for name, bits in off.items() if bits.any()}
+
+
+def operations(model: nn.Module, weights: MaskedWeights, batch: Batch) -> set[str]:
+    """Names of all operations on tensors in a forward pass."""
+    with torch.no_grad(), _Operations() as seen:
+        call(model, weights, batch)
+    return seen.names
 
 
 class _Operations(TorchFunctionMode):

@@ -26,6 +26,7 @@ from ..paths import (
     edge_weights,
     in_one_ranking,
     like_contribution,
+    operations,
     record,
     replay,
     steering_shares,
@@ -33,6 +34,7 @@ from ..paths import (
 )
 
 Norm = Literal["batch", "running"]
+PART = 4 * 3 * 224 * 224  # values of images that are scored at a time: their gates and graph are what takes memory
 
 
 @scorer(
@@ -56,4 +58,6 @@ def px_path(
 
     with undisturbed(model):
         steers = weights_that_steer(model, weights, batches.first())
+        if norm == "running" or "batch_norm" not in operations(model, weights, batches.first().row()):
+            batches = batches.in_parts(PART)
         return in_one_ranking(batches.sum(contribution, like=like_contribution(weights, steers)))

@@ -17,6 +17,7 @@ from hf_px.core.prunable import prunable
 from hf_px.paths import steering_shares, weights_that_steer
 from hf_px.paths.record_replay import RULES
 from hf_px.paths.steering import ON_PATHS
+from hf_px.scorers import px_path as px_path_module
 
 
 class Attention(nn.Module):
@@ -166,6 +167,33 @@ def test_the_units_are_of_all_batches_together(scorer, norm, size):
     one, two = (hf_px.score(model, scorer, batches, norm=norm) for batches in ([x], [x[:1], x[1:]]))
     for name in one:
         torch.testing.assert_close(two[name] / two["stem.weight"].sum(), one[name] / one["stem.weight"].sum())
+
+
+def test_px_path_of_a_batch_in_parts_is_that_of_the_batch(monkeypatch):
+    model, x = example(Attention())
+    whole = hf_px.score(model, "px-path", [x])
+    monkeypatch.setattr(px_path_module, "PART", 12)
+    sizes = recorded_sizes(monkeypatch)
+    parts = hf_px.score(model, "px-path", [x])
+    assert sizes == [2, 2, 2]
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name])
+
+
+@pytest.mark.parametrize(("norm", "expected"), [("batch", [6]), ("running", [2, 2, 2])])
+def test_px_path_never_parts_what_shares_batch_statistics(norm, expected, monkeypatch):
+    model, x = example(nn.Sequential(nn.Conv1d(3, 2, 1), nn.BatchNorm1d(2), nn.Flatten(), nn.Linear(4, 2)))
+    monkeypatch.setattr(px_path_module, "PART", 12)
+    sizes = recorded_sizes(monkeypatch)
+    hf_px.score(model, "px-path", [x], norm=norm)
+    assert sizes == expected
+
+
+def recorded_sizes(monkeypatch):
+    """Sizes of the batches whose gates are recorded."""
+    sizes, record = [], px_path_module.record
+    monkeypatch.setattr(px_path_module, "record", lambda m, w, b, n: sizes.append(len(b.x)) or record(m, w, b, n))
+    return sizes
 
 
 class OneQuery(Attention):
