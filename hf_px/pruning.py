@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from . import scorers as _methods  # noqa: F401  registers every method
 from .channels.scope import fitted
-from .core.allocate import Schedule, Scope, budget
+from .core.allocate import PerLayer, Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
 from .core.forward import check_inputs, input_shape, undisturbed
@@ -123,6 +123,8 @@ def prune(
         floors = _floors(config, weights, config.kept_dense(model, weights))
         data = _data(model, config.record, batches, input_size, device)
         allocation = fitted(config.allocation, model, weights, config.density, input_size, batches)
+        if isinstance(allocation, PerLayer) and config.record.paths and data is not None:
+            allocation = replace(allocation, apart=_mixed(model, weights, data))
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
         return _prune_in_rounds(model, config, allocation, data, floors, start, progress, on_round, options)
 
@@ -164,9 +166,17 @@ def _prune_in_rounds(
 
 def _steering(model: nn.Module, mask: Mask, data: Batches) -> list[str]:
     """Names of the tensors that lie on no path of the dense network, such as queries and keys."""
+    return [name for name, bits in _off_path(model, mask.bits, data).items() if bits.all()]
+
+
+def _mixed(model: nn.Module, weights: Mapping[str, Tensor], data: Batches) -> dict[str, Tensor]:
+    """{name: True where a weight lies on no path} of tensors that hold both kinds, such as queries, keys and values."""
+    return {name: bits for name, bits in _off_path(model, weights, data).items() if not bits.all()}
+
+
+def _off_path(model: nn.Module, like: Mapping[str, Tensor], data: Batches) -> dict[str, Tensor]:
     with undisturbed(model):
-        off = weights_that_steer(model, Mask.ones(mask.bits).weights(model), data.first())
-    return [name for name, bits in off.items() if bits.all()]
+        return weights_that_steer(model, Mask.ones(like).weights(model), data.first())
 
 
 def _score_round(

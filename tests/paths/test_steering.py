@@ -337,3 +337,14 @@ def test_prune_says_nothing_while_queries_and_keys_are_left(recwarn):
     model, x = example(Attention())
     hf_px.prune(model, "synflow", sparsity=0.1, batches=[x], rounds=1)
     assert not [w for w in recwarn if "no queries" in str(w.message)]
+
+
+@pytest.mark.parametrize("scope", ["layer", "erk"])
+@pytest.mark.parametrize("scorer", ["px-path", "px", "synflow"])
+def test_budgets_by_layer_keep_queries_and_keys_as_dense_as_the_values_beside_them(scorer, scope):
+    model, x = example(Attention("module"))
+    with torch.no_grad():
+        model.mha.in_proj_weight[:4] *= 1e-6
+    mask = hf_px.prune(model, scorer, sparsity=0.5, batches=[x], rounds=3, scope=scope)
+    kept = mask.bits["mha.in_proj_weight"]
+    assert abs(int(kept[:4].sum()) - 2 * int(kept[4:].sum())) <= 1
