@@ -123,8 +123,6 @@ def prune(
         floors = _floors(config, weights, config.kept_dense(model, weights))
         data = _data(model, config.record, batches, input_size, device)
         allocation = fitted(config.allocation, model, weights, config.density, input_size, batches)
-        if isinstance(allocation, PerLayer) and config.record.paths and data is not None:
-            allocation = replace(allocation, apart=_mixed(model, weights, data))
         start = _start(resume_from, config.total_rounds, Mask(Mask.ones(weights).bits, tuple(config.exclude)))
         return _prune_in_rounds(model, config, allocation, data, floors, start, progress, on_round, options)
 
@@ -143,6 +141,7 @@ def _prune_in_rounds(
     """The mask after the last round; `start` is (t, mask) of the round before the first."""
     record, rounds = config.record, config.total_rounds
     last, mask = start
+    allocation = _with_steering_apart(allocation, record, model, mask, data)
     memory, scoreless = None, None
     with _progress_bar(rounds, progress, data, last) as advance:
         for t in range(last + 1, rounds + 1):
@@ -169,9 +168,14 @@ def _steering(model: nn.Module, mask: Mask, data: Batches) -> list[str]:
     return [name for name, bits in _off_path(model, mask.bits, data).items() if bits.all()]
 
 
-def _mixed(model: nn.Module, weights: Mapping[str, Tensor], data: Batches) -> dict[str, Tensor]:
-    """{name: True where a weight lies on no path} of tensors that hold both kinds, such as queries, keys and values."""
-    return {name: bits for name, bits in _off_path(model, weights, data).items() if not bits.all()}
+def _with_steering_apart(
+    allocation: Scope, record: ScorerRecord, model: nn.Module, mask: Mask, data: Batches | None
+) -> Scope:
+    """With budgets by layer, path methods keep queries and keys as dense as the values that share their tensor."""
+    if not isinstance(allocation, PerLayer) or not record.paths or data is None:
+        return allocation
+    off = _off_path(model, mask.bits, data)
+    return replace(allocation, apart={name: bits for name, bits in off.items() if not bits.all()})
 
 
 def _off_path(model: nn.Module, like: Mapping[str, Tensor], data: Batches) -> dict[str, Tensor]:
