@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from . import scorers as _methods  # noqa: F401  registers every method
 from .channels.scope import fitted
-from .core.allocate import Schedule, Scope, budget
+from .core.allocate import PerLayer, Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
 from .core.forward import check_inputs, input_shape, undisturbed
@@ -141,6 +141,7 @@ def _prune_in_rounds(
     """The mask after the last round; `start` is (t, mask) of the round before the first."""
     record, rounds = config.record, config.total_rounds
     last, mask = start
+    allocation = _with_steering_apart(allocation, record, model, mask, data)
     memory, scoreless = None, None
     with _progress_bar(rounds, progress, data, last) as advance:
         for t in range(last + 1, rounds + 1):
@@ -164,9 +165,22 @@ def _prune_in_rounds(
 
 def _steering(model: nn.Module, mask: Mask, data: Batches) -> list[str]:
     """Names of the tensors that lie on no path of the dense network, such as queries and keys."""
+    return [name for name, bits in _off_path(model, mask.bits, data).items() if bits.all()]
+
+
+def _with_steering_apart(
+    allocation: Scope, record: ScorerRecord, model: nn.Module, mask: Mask, data: Batches | None
+) -> Scope:
+    """With budgets by layer, path methods keep queries and keys as dense as the values that share their tensor."""
+    if not isinstance(allocation, PerLayer) or not record.paths or data is None:
+        return allocation
+    off = _off_path(model, mask.bits, data)
+    return replace(allocation, apart={name: bits for name, bits in off.items() if not bits.all()})
+
+
+def _off_path(model: nn.Module, like: Mapping[str, Tensor], data: Batches) -> dict[str, Tensor]:
     with undisturbed(model):
-        off = weights_that_steer(model, Mask.ones(mask.bits).weights(model), data.first())
-    return [name for name, bits in off.items() if bits.all()]
+        return weights_that_steer(model, Mask.ones(like).weights(model), data.first())
 
 
 def _score_round(

@@ -1,8 +1,8 @@
 """What a px-path round costs on a vision transformer: python recipes/benchmark_steering.py
 
 ViT-S/16 at 224 pixels, one thread. A round records the gates, replays the squared paths, and runs each image alone,
-forward and back, for the weights that steer, here queries and keys. CPU seconds, in alternating turns; the figures are
-medians over turns.
+forward and back, for the weights that steer, here queries and keys, and for their units. CPU seconds, in alternating
+turns; the figures are medians over turns.
 
   paths    the round without these last passes / two forward passes and a backward pass      (at most 1.5)
   round    the whole round / two forward passes, a backward pass and the passes of steering  (at most 1.5)

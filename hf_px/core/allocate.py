@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
@@ -56,9 +56,11 @@ class PerLayer(Scope):
     """Every layer gets its own budget: the same density for all, or Erdős-Rényi-Kernel densities.
 
     ERK (Evci et al., ICML 2020): density of a layer ∝ (sum of its dimensions) / (their product), at most 1.
+    `apart` has {tensor name: True for some of its weights}: these and the others keep the same density.
     """
 
     erk: bool = False
+    apart: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, scores: Scores, density: float, within: Mask, floors: Floors = NO_FLOORS) -> Mask:
         names = sorted(scores)
@@ -68,7 +70,19 @@ class PerLayer(Scope):
         total = min(budget(sum(sizes), density), sum(rooms))
         counts = apportion(wish, rooms, total, floors=[min(floors.get(n, 0), room) for n, room in zip(names, rooms)])
         count = dict(zip(names, counts))
-        return Mask({n: best(_ranked(s, within.bits[n]), count[n]).view(s.shape) for n, s in scores.items()})
+        return Mask({n: self._best(n, s, within.bits[n], count[n]).view(s.shape) for n, s in scores.items()})
+
+    def _best(self, name: str, scores: Tensor, within: Tensor, count: int) -> Tensor:
+        ranked = _ranked(scores, within)
+        if name not in self.apart:
+            return best(ranked, count)
+        apart = self.apart[name].reshape(-1).to(ranked.device)
+        left = within.reshape(-1).to(ranked.device)
+        share = round(count * int(apart.sum()) / len(apart))
+        share = min(max(share, count - int((left & ~apart).sum())), int((left & apart).sum()))
+        kept = torch.empty_like(apart)
+        kept[apart], kept[~apart] = best(ranked[apart], share), best(ranked[~apart], count - share)
+        return kept
 
 
 @dataclass(frozen=True)

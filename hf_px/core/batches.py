@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ class Batch:
     others: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None  # the keyword under which the model takes x; None: the first argument
     index: int = 0
+    start: int = 0  # place of the first image in the whole batch, for a part of it
 
     @property
     def inputs(self) -> Any:
@@ -40,20 +42,31 @@ class Batch:
         x = self.x if x is None else x
         return ((x,), dict(self.others)) if self.key is None else ((), {self.key: x, **self.others})
 
-    def row(self, i: int = 0) -> Batch:
-        """One sample alone, the first by default."""
-        n, at = len(self.x), slice(i, i + 1)
+    def part(self, start: int, stop: int) -> Batch:
+        """The images start to stop - 1, with what belongs to them."""
+        n, at = len(self.x), slice(start, stop)
         others = {k: v[at] if isinstance(v, Tensor) and v.dim() and len(v) == n else v for k, v in self.others.items()}
         labels = None if self.labels is None else self.labels[at]
-        return Batch(self.x[at], labels, others, self.key, self.index)
+        return Batch(self.x[at], labels, others, self.key, self.index, self.start + start)
+
+    def parts(self, values: int | None) -> Iterator[Batch]:
+        """Parts with at most so many values of images, at least one image each; None: the whole batch."""
+        n = len(self.x)
+        size = n if values is None else max(1, values * n // self.x.numel())
+        return (self.part(start, start + size) for start in range(0, n, size)) if size < n else iter([self])
+
+    def row(self, i: int = 0) -> Batch:
+        """One sample alone, the first by default."""
+        return self.part(i, i + 1)
 
     def samples(self) -> Iterator[Batch]:
         """Each sample alone."""
         return map(self.row, range(len(self.x)))
 
     def seeded(self, generator: torch.Generator) -> torch.Generator:
-        """A generator for this batch: its draws do not depend on which process scores the batch."""
-        return torch.Generator().manual_seed(mix_seed(generator.initial_seed(), self.index + 1))
+        """A generator for this batch or part: its draws do not depend on which process scores it."""
+        place = (self.index + 1, self.start) if self.start else (self.index + 1,)
+        return torch.Generator().manual_seed(mix_seed(generator.initial_seed(), *place))
 
 
 class Batches:
@@ -76,6 +89,7 @@ class Batches:
         self._dtype = dtype  # the model's dtype; batches are converted to it
         self.rank, self.world = rank(), world_size()
         self.tick: Callable[[], Any] | None = None  # called after each batch of this process's share
+        self._part: int | None = None
 
     def first(self) -> Batch:
         for item in self._data:
@@ -91,11 +105,17 @@ class Batches:
         """The number of images in the batches of all processes."""
         return sum(len(batch.x) for batch in self)
 
+    def in_parts(self, values: int) -> Batches:
+        """The same batches in parts, for sums over images in less memory; not where statistics are of a batch."""
+        other = copy(self)
+        other._part = values
+        return other
+
     def share(self) -> Iterator[Batch]:
-        """This process's batches; a batch is never split, since its statistics belong together."""
+        """This process's batches; no other process takes a part of them, since their statistics belong together."""
         for index, item in enumerate(self._data):
             if index % self.world == self.rank:
-                yield _batch(item, index, self._device, self._dtype)
+                yield from _batch(item, index, self._device, self._dtype).parts(self._part)
                 if self.tick is not None:
                     self.tick()
 
@@ -120,10 +140,9 @@ class Batches:
                 top = top if any(bool(v.any()) for v in total.values()) else exponent
             # float64, so that the order of batches and processes does not decide the mask
             high = max(top, exponent)
-            total = {
-                name: total[name].double() * _power(top - high) + values[name].double() * _power(exponent - high)
-                for name in like
-            }
+            for name in like:  # one by one, so that little is held twice
+                total[name] = total[name].double() * _power(top - high)
+                total[name] += values[name].double() * _power(exponent - high)
             top = high
         if self.world > 1:
             total, top = self._reduce(total, top, like)

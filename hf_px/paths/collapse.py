@@ -102,7 +102,8 @@ def warn_of_lost_factors(model: nn.Module, mask: Mask, data: Batches | None) -> 
     if lost:
         warnings.warn(
             f"no queries, no keys, no values or no other side of a product is left in {_counted(lost)}: their scores "
-            "were the lowest. `exclude` keeps the weights of such a layer; a lower sparsity helps too",
+            "were the lowest. `scope` erk keeps weights in every tensor, `exclude` all weights of one; a lower "
+            "sparsity helps too",
             stacklevel=4,
         )
 

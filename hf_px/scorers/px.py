@@ -14,9 +14,8 @@ input of h is 1 and not Var relu(z) = 1/2 - 1/2π for z ~ N(0, 1). So every norm
 share by 2.9, and a ResNet's 13 blocks leave 10⁻¹⁰ of R to the branch beside them. px-path keeps the gates and has
 1.5 instead of 2.9; norm="flow" has 1.
 
-Weights on no path, such as queries and keys, have their share in the trace itself (paths/steering.py). Every layer that
-all paths cross has the same sum of scores: R in px, the expected trace R_path in px-path. So a share in the trace
-counts R / R_path times in the units of px, and a layer has the same sum by paths and by its share in the trace.
+Weights on no path, such as queries and keys, have their share in the trace itself, in the units in which the weights on
+paths have the same sum by their scores here and by their shares there (paths/steering.py).
 """
 
 from __future__ import annotations
@@ -33,20 +32,18 @@ from ..core.registry import Scores, scorer
 from ..paths import (
     FLOW,
     ONES,
-    PATHS,
     SQUARED,
-    Entry,
-    Flow,
     LastReplay,
+    beside_paths,
     edge_shares,
     edge_weights,
+    in_one_ranking,
+    like_contribution,
     record,
     replay,
     steering_shares,
-    times_power,
     ungated,
     weights_that_steer,
-    with_steering,
 )
 
 
@@ -86,9 +83,8 @@ def px(
 
     def contribution(batch: Batch) -> Contribution:
         """θ² ⊙ ∂/∂θ² Σ_k G^k h^k of one batch, as values and a power of two."""
-        _, tape = record(model, weights, batch, norm)
         steering = steering_shares(model, weights, steers, batch, norm, generator)
-        trace = expected_trace(model, weights, batch, tape) if steering else None
+        _, tape = record(model, weights, batch, norm)
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             # all gates of h are open, so g is the last to need them
@@ -97,22 +93,11 @@ def px(
         squared = edge_weights(weights, SQUARED, dtype, leaves=True)
         h = replay(model, squared, SQUARED, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device), tape)
         total = (labelled_output(g.values, batch.labels).sum(0, keepdim=True) * h.values).sum()
-        paths = edge_shares(total, squared, g.exponent + h.exponent)
-        if trace is None:
-            return paths
-        ratio = float(total.detach()) / float(trace.values) if trace.values else 0.0
-        return with_steering(*paths, steering, ratio, g.exponent + h.exponent - trace.exponent)
+        return beside_paths(*edge_shares(total, squared, g.exponent + h.exponent), steering)
 
     with undisturbed(model):
         steers = weights_that_steer(model, weights, batches.first())
-        return batches.sum(contribution, like=weights)
-
-
-def expected_trace(model: nn.Module, weights: MaskedWeights, batch: Batch, tape: list[Entry]) -> Flow:
-    """R_path of px-path: the sum of scores of a layer that all paths cross."""
-    with torch.no_grad():
-        flow = replay(model, edge_weights(weights, PATHS, batch.x.dtype), PATHS, batch, batch.x.square(), tape)
-    return Flow(labelled_output(flow.values, batch.labels).double().sum(), flow.exponent)
+        return in_one_ranking(batches.sum(contribution, like=like_contribution(weights, steers)))
 
 
 def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, generator: torch.Generator) -> Scores:
@@ -121,13 +106,11 @@ def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, gen
     steers = weights_that_steer(model, weights, row)
     with torch.no_grad():
         output = call(model, weights, row)[0]
-    like = {"G": output, **{name: weights[name] for name in steers}, "trace": output.new_zeros((), dtype=torch.float64)}
 
-    def paths(batch: Batch) -> Contribution:
-        """G_b, one number per output, and the shares of weights on no path beside R_path."""
-        _, tape = record(model, weights, batch, "batch")
+    def of_outputs(batch: Batch) -> Contribution:
+        """G_b, one number per output, beside the shares of weights on no path."""
         steering = steering_shares(model, weights, steers, batch, "batch", generator)
-        trace = expected_trace(model, weights, batch, tape) if steers else Flow(like["trace"], 0)
+        _, tape = record(model, weights, batch, "batch")
         with torch.no_grad():
             ones = edge_weights(weights, ONES, batch.x.dtype)
             g = replay(model, ones, ONES, batch, batch.x.square(), tape, LastReplay)
@@ -136,18 +119,15 @@ def _by_own_flow(model: nn.Module, weights: MaskedWeights, batches: Batches, gen
                 f"batch {batch.index} has outputs of {tuple(g.values.shape[1:])}, the first one of "
                 f"{tuple(output.shape)}; with norm='flow' all batches must be of one size"
             )
-        found = {name: times_power(share, -g.exponent) for name, share in steering.items()}
-        found["trace"] = times_power(trace.values, trace.exponent - g.exponent)
-        return {"G": labelled_output(g.values, batch.labels).sum(0), **found}, g.exponent
+        return beside_paths({"G": labelled_output(g.values, batch.labels).sum(0)}, g.exponent, steering)
 
-    total = batches.sum(paths, like=like)
+    like = like_contribution(weights, steers)
+    total = batches.sum(of_outputs, like={"G": output, **{name: like[name] for name in like.keys() - weights.keys()}})
     dtype = torch.float64 if row.x.is_cuda else row.x.dtype
     squared = edge_weights(weights, FLOW, dtype, leaves=True)
     h = replay(model, squared, FLOW, row, torch.ones(row.x.shape, dtype=dtype, device=row.x.device))
-    flow, trace = (total["G"] * h.values[0]).sum(), float(total["trace"])
-    steering = {name: total[name] / trace for name in steers} if trace else {}  # one factor is common to all of `total`
-    shares = edge_shares(flow, squared, h.exponent)
-    return batches.once(*with_steering(*shares, steering, float(flow.detach()), h.exponent))
+    shares = edge_shares((total.pop("G") * h.values[0]).sum(), squared, h.exponent)
+    return batches.once(in_one_ranking({**shares[0], **total}), shares[1])
 
 
 def _released(model: nn.Module, weights: MaskedWeights, batch: Batch) -> dict[str, Tensor]:

@@ -224,6 +224,26 @@ def erk_densities(shapes, density):
         dense |= over
 
 
+@given(data=st.data(), densities=st.lists(densities, min_size=1, max_size=4), erk=st.booleans())
+def test_weights_set_apart_keep_the_density_of_the_others_in_every_round(data, densities, erk):
+    scores = data.draw(scored())
+    name = sorted(scores)[0]
+    size = scores[name].numel()
+    apart = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))).view(scores[name].shape)
+    split, plain = PerLayer(erk=erk, apart={name: apart}), PerLayer(erk=erk)
+    mask = other = Mask.ones(scores)
+    for density in sorted(densities, reverse=True):
+        before, mask, other = mask, split(scores, density, mask), plain(scores, density, other)
+        for tensor, bits in mask.bits.items():
+            assert not (bits & ~before.bits[tensor]).any()
+            assert bits.sum() == other.bits[tensor].sum()
+        kept = mask.bits[name]
+        assert abs(int(kept[apart].sum()) - int(kept.sum()) * int(apart.sum()) / apart.numel()) <= 0.5
+        for group in (apart, ~apart):
+            inside = scores[name][group & kept], scores[name][group & before.bits[name] & ~kept]
+            assert not len(inside[0]) or not len(inside[1]) or inside[0].min() >= inside[1].max()
+
+
 @given(data=st.data(), density=densities)
 def test_erk_meets_the_published_densities(data, density):
     scores = data.draw(scored(shapes=st.lists(st.integers(1, 8), min_size=2, max_size=4)))

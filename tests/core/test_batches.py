@@ -90,6 +90,44 @@ def test_row_is_the_first_sample_alone():
     assert found.others["pixel_mask"].shape == (1, 4) and found.others["size"] == 4
 
 
+def test_parts_are_the_batch_again_with_what_belongs_to_it():
+    batch = Batch(X, Y, {"pixel_mask": Y + 10, "flag": True}, "pixel_values", index=7)
+    for values, sizes in ((None, [3]), (12, [3]), (11, [2, 1]), (4, [1, 1, 1]), (1, [1, 1, 1])):
+        parts = list(batch.parts(values))
+        assert [len(part.x) for part in parts] == sizes
+        assert [part.start for part in parts] == [sum(sizes[:i]) for i in range(len(sizes))]
+        assert torch.equal(torch.cat([part.x for part in parts]), X)
+        assert torch.equal(torch.cat([part.labels for part in parts]), Y)
+        assert torch.equal(torch.cat([part.others["pixel_mask"] for part in parts]), Y + 10)
+        assert all(part.others["flag"] and part.index == 7 for part in parts)
+
+
+def test_a_sample_has_the_same_draws_in_a_part_as_in_its_batch():
+    def draws(batch):
+        return [torch.rand(3, generator=row.seeded(generator)) for row in batch.samples()]
+
+    generator = torch.Generator().manual_seed(3)
+    whole = torch.stack(draws(Batch(X, index=1)))
+    assert torch.equal(whole, torch.stack([d for part in Batch(X, index=1).parts(8) for d in draws(part)]))
+    assert len(whole.unique(dim=0)) == 3
+
+
+def test_in_parts_sums_the_same_and_counts_each_batch_once():
+    ticks = []
+    data = Batches([(X, Y), (X + 1, Y)])
+    data.tick = lambda: ticks.append(1)
+    seen = []
+
+    def contribution(batch):
+        seen.append(len(batch.x))
+        return {"w": batch.x.sum(0)}
+
+    like = {"w": X[0]}
+    assert torch.equal(data.in_parts(8).sum(contribution, like)["w"], data.sum(contribution, like)["w"])
+    assert seen == [2, 1, 2, 1, 3, 3]
+    assert len(ticks) == 4
+
+
 @pytest.mark.parametrize(
     "data, error, words",
     [

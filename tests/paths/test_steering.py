@@ -16,7 +16,8 @@ from hf_px.core.mask import Mask
 from hf_px.core.prunable import prunable
 from hf_px.paths import steering_shares, weights_that_steer
 from hf_px.paths.record_replay import RULES
-from hf_px.scorers import px as px_module
+from hf_px.paths.steering import ON_PATHS
+from hf_px.scorers import px_path as px_path_module
 
 
 class Attention(nn.Module):
@@ -90,16 +91,23 @@ def test_they_are_found(net):
         assert torch.equal(found[name], expected), name
 
 
+def shares(model, x, seed=0):
+    """{name: T} of the weights that steer, and the sum of T over all others."""
+    weights, batch = Mask.ones(prunable(model)).weights(model), Batches([x]).first()
+    steers = weights_that_steer(model, weights, batch)
+    found = steering_shares(model, weights, steers, batch, "batch", torch.Generator().manual_seed(seed))
+    return found, found.pop(ON_PATHS)
+
+
 @pytest.mark.parametrize("net", NETS)
-def test_the_score_is_the_share_in_the_exact_ntk_to_the_stated_error(net):
+def test_it_is_the_share_in_the_exact_ntk_to_the_stated_error(net):
     """Mean and deviation over draws of signs: Σ_n t_n, and √Σ_n 2 (t_n² - Σ_k t_nk²) ≤ √2 √Σ_n t_n²."""
     make, steering = NETS[net]
     model, x = example(make())
-    draws = torch.arange(300)
-    scores = [hf_px.score(model, "px-path", [x], seed=int(seed)) for seed in draws]
+    draws = [shares(model, x, seed)[0] for seed in range(300)]
     exact = exact_shares(model, x)
     for name, rows in steering.items():
-        found = torch.stack([s[name][rows] for s in scores])
+        found = torch.stack([draw[name][rows] for draw in draws])
         parts = exact[name][:, :, rows]  # images, outputs, weights
         share = parts.sum((0, 1))
         error = (2 * (parts.sum(1).square() - parts.square().sum(1))).sum(0).sqrt()
@@ -109,15 +117,83 @@ def test_the_score_is_the_share_in_the_exact_ntk_to_the_stated_error(net):
         torch.testing.assert_close(found.std(0) / error, torch.ones_like(error), atol=0.35, rtol=0)
 
 
+def on_paths(exact, steering):
+    """Σ of the exact shares of weights on paths, by image: all but the rows that steer."""
+    total = 0.0
+    for name, parts in exact.items():
+        kept = parts.clone()
+        kept[:, :, steering.get(name, slice(0, 0))] = 0.0
+        total = total + kept.flatten(1).sum(1)
+    return total
+
+
 @pytest.mark.parametrize("net", NETS)
-def test_with_one_output_no_sign_matters_and_the_share_is_exact(net):
+def test_the_sum_over_weights_on_paths_has_the_same_law(net):
+    make, steering = NETS[net]
+    model, x = example(make())
+    found = torch.stack([shares(model, x, seed)[1] for seed in range(300)])
+    by_image = on_paths(exact_shares(model, x), steering)
+    bound = 2**0.5 * by_image.square().sum().sqrt()
+    assert found.std() <= 1.2 * bound
+    assert abs(found.mean() - by_image.sum()) < 4.5 * found.std() / len(found) ** 0.5
+
+
+@pytest.mark.parametrize(("scorer", "norm"), [("px-path", "batch"), ("px", "batch"), ("px", "flow")])
+@pytest.mark.parametrize("net", NETS)
+def test_with_one_output_the_score_is_the_exact_share_in_the_units_of_the_paths(net, scorer, norm):
+    """No sign matters then. Units: over the weights on paths, scores and exact shares have the same sum."""
     make, steering = NETS[net]
     model = make()
     model.out = nn.Linear(model.out.in_features, 1, bias=False)
     model, x = example(model)
-    scores, exact = hf_px.score(model, "px-path", [x]), exact_shares(model, x)
+    scores, exact = hf_px.score(model, scorer, [x], norm=norm), exact_shares(model, x)
+    c = sum(s.sum() for s in scores.values()) - sum(scores[name][rows].sum() for name, rows in steering.items())
+    c = c / on_paths(exact, steering).sum()
     for name, rows in steering.items():
-        torch.testing.assert_close(scores[name][rows], exact[name].sum((0, 1))[rows])
+        torch.testing.assert_close(scores[name][rows], c * exact[name].sum((0, 1))[rows])
+
+
+@pytest.mark.parametrize(("scorer", "norm"), [("px-path", "batch"), ("px", "batch"), ("px", "flow")])
+@pytest.mark.parametrize("size", [0, 300])
+def test_the_units_are_of_all_batches_together(scorer, norm, size):
+    """Features 2^300 times as large, at the same gates, leave each batch another power of two beside its scores."""
+    model = Gates()
+    model.out = nn.Linear(3, 1, bias=False)
+    model, x = example(model)
+    x[0] *= 4
+    model.stem.weight.data *= 2.0**size
+    model.squeeze.weight.data *= 2.0**-size
+    model.wide.weight.data[3:] *= 2.0**-size
+    one, two = (hf_px.score(model, scorer, batches, norm=norm) for batches in ([x], [x[:1], x[1:]]))
+    for name in one:
+        torch.testing.assert_close(two[name] / two["stem.weight"].sum(), one[name] / one["stem.weight"].sum())
+
+
+def test_px_path_of_a_batch_in_parts_is_that_of_the_batch(monkeypatch):
+    model, x = example(Attention())
+    whole = hf_px.score(model, "px-path", [x])
+    monkeypatch.setattr(px_path_module, "PART", 12)
+    sizes = recorded_sizes(monkeypatch)
+    parts = hf_px.score(model, "px-path", [x])
+    assert sizes == [2, 2, 2]
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name])
+
+
+@pytest.mark.parametrize(("norm", "expected"), [("batch", [6]), ("running", [2, 2, 2])])
+def test_px_path_never_parts_what_shares_batch_statistics(norm, expected, monkeypatch):
+    model, x = example(nn.Sequential(nn.Conv1d(3, 2, 1), nn.BatchNorm1d(2), nn.Flatten(), nn.Linear(4, 2)))
+    monkeypatch.setattr(px_path_module, "PART", 12)
+    sizes = recorded_sizes(monkeypatch)
+    hf_px.score(model, "px-path", [x], norm=norm)
+    assert sizes == expected
+
+
+def recorded_sizes(monkeypatch):
+    """Sizes of the batches whose gates are recorded."""
+    sizes, record = [], px_path_module.record
+    monkeypatch.setattr(px_path_module, "record", lambda m, w, b, n: sizes.append(len(b.x)) or record(m, w, b, n))
+    return sizes
 
 
 class OneQuery(Attention):
@@ -184,32 +260,12 @@ def test_a_relu_layer_by_paths_and_by_signs_agree_in_expectation_over_weight_sig
         for name, s in hf_px.score(m, "px-path", [x]).items():
             by_path[name] += s
         everything = {n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()}
-        for name, s in steering_shares(m, weights, everything, batch, "batch", generator).items():
+        found = steering_shares(m, weights, everything, batch, "batch", generator)
+        assert found.pop(ON_PATHS) == 0
+        for name, s in found.items():
             by_signs[name] += s
     for name in by_path:
         torch.testing.assert_close(by_signs[name].detach(), by_path[name].detach(), msg=name)
-
-
-@pytest.mark.parametrize("norm", ["batch", "flow"])
-def test_in_px_a_relu_layer_by_signs_has_the_sum_that_it_has_by_paths(norm, monkeypatch):
-    """A layer that all paths cross sums to R in px. Measured in the trace and scaled, it does so again: the first layer
-    of two exactly, for the output is one, the last in expectation over weight signs."""
-    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False)).double()
-    torch.manual_seed(2)
-    x = torch.randn(40, 3, dtype=torch.float64)
-    sums = {"0.weight": [], "2.weight": []}
-    for _ in range(60):
-        for p in model.parameters():
-            nn.init.normal_(p)
-        plain = hf_px.score(model, "px", [x], norm=norm)
-        for name, found in sums.items():
-            with monkeypatch.context() as patch:
-                bits = torch.ones_like(plain[name], dtype=torch.bool)
-                patch.setattr(px_module, "weights_that_steer", lambda *args, n=name, b=bits: {n: b})
-                both = hf_px.score(model, "px", [x], norm=norm)
-            found.append(float((both[name] - plain[name]).sum() / plain[name].sum()))
-    assert sums["0.weight"] == pytest.approx([1.0] * 60)
-    assert torch.tensor(sums["2.weight"]).mean() == pytest.approx(1.0, abs=0.15)
 
 
 @pytest.mark.parametrize("scorer", ["px", "px-path", "synflow", "synflow-l2", "logsynflow"])
@@ -281,3 +337,14 @@ def test_prune_says_nothing_while_queries_and_keys_are_left(recwarn):
     model, x = example(Attention())
     hf_px.prune(model, "synflow", sparsity=0.1, batches=[x], rounds=1)
     assert not [w for w in recwarn if "no queries" in str(w.message)]
+
+
+@pytest.mark.parametrize("scope", ["layer", "erk"])
+@pytest.mark.parametrize("scorer", ["px-path", "px", "synflow"])
+def test_budgets_by_layer_keep_queries_and_keys_as_dense_as_the_values_beside_them(scorer, scope):
+    model, x = example(Attention("module"))
+    with torch.no_grad():
+        model.mha.in_proj_weight[:4] *= 1e-6
+    mask = hf_px.prune(model, scorer, sparsity=0.5, batches=[x], rounds=3, scope=scope)
+    kept = mask.bits["mha.in_proj_weight"]
+    assert abs(int(kept[:4].sum()) - 2 * int(kept[4:].sum())) <= 1
