@@ -196,8 +196,10 @@ class PruneConfig:
         keep = self.keep_head
         if keep is None:
             stay = budget(sum(w.numel() for w in weights.values()), self.density)
-            # other scopes give the head a budget of its own
-            keep = isinstance(self.allocation, Global) and sum(weights[name].numel() for name in head) <= stay / 2
+            size = sum(weights[name].numel() for name in head)
+            others = sum(min(self.min_per_layer, w.numel()) for name, w in weights.items() if name not in head)
+            # other scopes give the head a budget of its own; what was asked for goes before a default
+            keep = isinstance(self.allocation, Global) and size <= stay / 2 and size + others < stay
         elif keep and not head:
             raise ValueError(
                 f"`keep_head`: {type(model).__name__} has no prunable layer for a head; name tensors with `keep_dense`"

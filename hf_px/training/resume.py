@@ -18,6 +18,7 @@ from ..core.shareable import shareable
 
 FOLDER = Path(".cache") / "huggingface"
 LOCAL_SETTINGS = "hf_px.json"
+_AS_BEFORE = {"of": "weights"}  # values of newer options that mean what older versions did
 
 
 def check_resumable(directory: Path, found: Mapping[str, Any], settings: Mapping[str, Any], resume: bool) -> None:
@@ -52,7 +53,7 @@ def check_digests(directory: Path, results: Mapping[str, Any], digests: Mapping[
 def _same_setting(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """An option that an older version did not have is the same as one that is off."""
     if key not in old:
-        return new[key] in (None, False, [])
+        return new[key] in (None, False, [], _AS_BEFORE.get(key))
     return key in new and old[key] == json.loads(json.dumps(new[key]))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from support.common import state_of
 from torch import nn
@@ -267,6 +267,26 @@ def coarse(model, weights, batches, *, generator):
     sparsity=SPARSITIES,
     floor=st.integers(0, 3),
 )
+@example(
+    plan=Plan(
+        image=False,
+        widths=(2, 4, 2),
+        activation="gelu",
+        norm="none",
+        pool="adaptive",
+        bias=False,
+        skip=False,
+        flatten=False,
+        strides=(1, 1, 1),
+        seed=0,
+    ),
+    scorer="magnitude",
+    scope="global",
+    schedule="exponential",
+    rounds=1,
+    sparsity=0.5,
+    floor=3,
+)  # the head, kept whole by default, would leave too little for the floors
 @settings(max_examples=80)
 def test_counts_are_exact_for_every_scope_schedule_and_sparsity(plan, scorer, scope, schedule, rounds, sparsity, floor):
     model = Net(plan)
