@@ -22,6 +22,7 @@ from .ticket_file import Contents
 
 DtypeName = Literal["float32", "float16", "bfloat16"]
 HALF = ("float16", "bfloat16")
+_STORED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -96,7 +97,9 @@ def contents_to_load(contents: Contents, dtype: str | torch.dtype | None) -> tup
         return contents, None
     else:  # float64 if there is any
         target = torch.float32
-        for tensor in tensors.values():
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and tensor.dtype not in _STORED:
+                raise TicketError(f"{name}: is stored as {tensor.dtype}, which no ticket has; the file is damaged")
             target = torch.promote_types(target, tensor.dtype) if tensor.is_floating_point() else target
     found = {name: t.to(target) if t.is_floating_point() else t for name, t in tensors.items()}
     loaded = None if contents.tensors is None else found

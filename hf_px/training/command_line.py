@@ -31,7 +31,7 @@ _GROUPS: dict[str, type] = {
     "training, of the ticket and of its dense twin": TrainingOptions,
     "output": OutputOptions,
 }
-_FIXED_IN_IMP = ("scorer", "scope", "schedule", "norm")
+_FIXED_IN_IMP = ("scorer", "scope", "of", "schedule", "norm")
 
 
 def parse_options(recipe: RecipeName, description: str = "", argv: Sequence[str] | None = None) -> Options:

@@ -352,7 +352,7 @@ class Options:
         }
         values |= {name: list(values[name]) for name in ("keep_dense", "exclude")}
         if self.rewind:  # fixed in IMP
-            values = {name: value for name, value in values.items() if name not in ("scope", "schedule", "norm")}
+            values = {name: value for name, value in values.items() if name not in ("scope", "of", "schedule", "norm")}
         return values | {"scorer": self.method}
 
 

@@ -339,8 +339,8 @@ def test_the_order_of_samples_within_a_batch_changes_nothing(scorer, plan, order
     shuffled = [(x[order], y[order]) for x, y in batches]
     mine, theirs = hf_px.score(model, scorer, batches), hf_px.score(model, scorer, shuffled)
     for name, s in mine.items():
-        # GraSP's Hg is a difference of large terms: 1.7e-8 was seen
-        close(s, theirs[name], 1e-6 if scorer == "grasp" else 1e-8, name)
+        # GraSP's Hg is a difference of large terms: 1.7e-8 was seen; SNIP behind a group norm: 1.02e-8
+        close(s, theirs[name], {"grasp": 1e-6, "snip": 1e-7}.get(scorer, 1e-8), name)
 
 
 @given(plan=plans(), order=st.permutations(range(3)))

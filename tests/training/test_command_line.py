@@ -91,7 +91,7 @@ def test_imp_takes_the_config_of_the_other_recipe_and_sets_its_method(tmp_path: 
     assert "scope" not in options.settings()
 
 
-@pytest.mark.parametrize("flag", ["--scorer", "--scope", "--schedule", "--norm"])
+@pytest.mark.parametrize("flag", ["--scorer", "--scope", "--of", "--schedule", "--norm"])
 def test_imp_refuses_the_flags_that_it_does_not_have(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([flag, "px"], [f"{flag}=px"]):
         with pytest.raises(SystemExit) as end:
