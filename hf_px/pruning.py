@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from . import scorers as _methods  # noqa: F401  registers every method
-from .channels.scope import fitted
+from .channels.scope import fitted, warn_of_thin_layers
 from .core.allocate import PerLayer, Schedule, Scope, budget
 from .core.batches import Batches
 from .core.errors import DisagreementError, NonFiniteScoreError
@@ -160,6 +160,7 @@ def _prune_in_rounds(
     steering = _steering(model, mask, data) if flow and data is not None else []
     warn_of_lost_layers(mask, check_alive(model, mask, data), head_of(model), scoreless, flow, steering)
     warn_of_lost_factors(model, mask, data)
+    warn_of_thin_layers(allocation, mask)
     return mask
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from ..core.batches import Batch
 from ..core.mask import Mask
 from ..core.prunable import prunable
 from ..core.registry import Scores
+from ..core.text import name_list
 from .classes import Channels
 from .cut import cut_copy, families, refused, widths_without
 from .shrink import analysed, differs, one_batch
@@ -75,6 +77,11 @@ class ByChannel(Scope):
         order, _ = self._order(dict.fromkeys(self.channels.removable, 0.0))
         cost = _Cost(self.channels, order, names, self.of)
         least = cost.after(len(order)) / cost.after(0)
+        if least > density + 1e-9 and not order:
+            raise ValueError(
+                f"`scope` channel:{self.multiple}: no layer has more than {self.multiple} channels that could go; take "
+                "smaller groups"
+            )
         if least > density + 1e-9:
             what = "multiply-adds" if self.of == "macs" else "weights"
             raise ValueError(
@@ -149,6 +156,23 @@ def fitted(
     if not isinstance(scope, ByChannel):
         return scope
     return scope.prepared(model, one_batch(model, input_size, batches), list(weights), density)
+
+
+THIN = 1 / 16  # of its rows; mean scores differ by layer, and a ranking may starve one
+
+
+def warn_of_thin_layers(scope: Scope, mask: Mask) -> None:
+    """Where whole channels were pruned, name layers that keep a sixteenth of theirs or less."""
+    if not isinstance(scope, ByChannel):
+        return
+    rows = {name: bits.flatten(1).any(1) for name, bits in mask.bits.items() if bits.dim() > 1}
+    thin = [f"{name} ({int(r.sum())} of {len(r)})" for name, r in rows.items() if int(r.sum()) <= THIN * len(r)]
+    if thin:
+        warnings.warn(
+            f"few channels are left in {len(thin)} of {len(rows)} layers ({name_list(thin)}): the mean scores of "
+            "layers differ. Another scorer, more `rounds`, a lower `sparsity`, or `exclude` gives them more",
+            stacklevel=4,
+        )
 
 
 def _outside(channels: Channels, names: set[str]) -> set[int]:

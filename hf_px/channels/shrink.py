@@ -34,6 +34,7 @@ class Removal:
     channels: tuple[int, int]  # rows of layers: before, after
     weights: tuple[int, int]  # of convolutions and linear layers
     macs: tuple[int, int]  # multiply-adds of those for one input
+    bytes: tuple[int, int]  # of all tensors, dense
 
     def after(self, earlier: Removal) -> Removal:
         """Both removals as one."""
@@ -41,10 +42,11 @@ class Removal:
             (earlier.channels[0], self.channels[1]),
             (earlier.weights[0], self.weights[1]),
             (earlier.macs[0], self.macs[1]),
+            (earlier.bytes[0], self.bytes[1]),
         )
 
     def to_dict(self) -> dict[str, list[int]]:
-        return {"channels": list(self.channels), "weights": list(self.weights), "macs": list(self.macs)}
+        return {name: list(pair) for name, pair in vars(self).items()}
 
     def lines(self) -> list[str]:
         parts = [("channels", self.channels), ("weights", self.weights), ("multiply-adds", self.macs)]
@@ -89,6 +91,8 @@ def shrunk(
 ) -> tuple[nn.Module, Mask, Removal]:
     """(the smaller network, its mask, what went)"""
     model = plain_module(model)
+    if not isinstance(mask, Mask):
+        raise TypeError(f"`mask` is a {type(mask).__name__}; expected a Mask, as hf_px.prune returns it")
     mask.check_covers(model)
     batch = one_batch(model, input_size, batches)
     masked = mask.apply_(copy.deepcopy(model))
@@ -113,7 +117,7 @@ def shrunk(
             raise UnsupportedModelError(f"{type(model).__name__}: two runs of it differ ({why})")
         parts = families(channels, removed)
         channels = channels.without(refused(parts, lambda some: differs(masked, cut(some)[0], batch) is None))
-    return smaller, widths.cut_mask(mask), removal_of(channels, widths)
+    return smaller, widths.cut_mask(mask), removal_of(channels, widths, masked, smaller)
 
 
 def one_batch(model: nn.Module, input_size: Sequence[int] | None, batches: Iterable[Any] | None) -> Batch:
@@ -136,7 +140,10 @@ def analysed(model: nn.Module, batch: Batch) -> Channels:
     try:
         channels = channels_of(model, batch)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-        raise UnsupportedModelError(f"{type(model).__name__}: its channels could not be followed ({error})") from error
+        raise UnsupportedModelError(
+            f"{type(model).__name__}: its channels could not be followed ({error}); in the run that follows them all "
+            "values of the image are nan, and its code must not depend on them"
+        ) from error
     if not channels.removable:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no channel that could be removed on its own: its layers are joined by "
@@ -239,7 +246,7 @@ def differs(masked: nn.Module, smaller: nn.Module, batch: Batch) -> str | None:
     return None if gap <= TOLERANCE * max(size, 1e-6) else f"outputs differ by {gap:.2g}, the largest is {size:.2g}"
 
 
-def removal_of(channels: Channels, widths: Widths) -> Removal:
+def removal_of(channels: Channels, widths: Widths, full: nn.Module, smaller: nn.Module) -> Removal:
     rows, weights, macs = [0, 0], [0, 0], [0, 0]
     counted: set[str] = set()
     for use in channels.linear:
@@ -253,7 +260,13 @@ def removal_of(channels: Channels, widths: Widths) -> Removal:
                 rows[i] += sizes[0]
                 weights[i] += elements
         counted.add(use.weight)
-    return Removal((rows[0], rows[1]), (weights[0], weights[1]), (macs[0], macs[1]))
+    return Removal(
+        (rows[0], rows[1]), (weights[0], weights[1]), (macs[0], macs[1]), (_bytes_of(full), _bytes_of(smaller))
+    )
+
+
+def _bytes_of(model: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 __all__ = ["Removal", "shrink", "shrunk"]

@@ -86,6 +86,7 @@ def _batch(text: str) -> int | str:
 def export_command(args: argparse.Namespace) -> None:
     from ..data import check_source
     from ..deploy.export import check_format, check_target, export, stages
+    from ..tickets.shrunk_ticket import whole_channels
     from ..tickets.ticket import Ticket
 
     kind = check_format(args.to)
@@ -94,8 +95,9 @@ def export_command(args: argparse.Namespace) -> None:
     check_target(output, kind, args.force)
     if args.data is not None:
         check_source(args.data)
+    ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     made = export(
-        Ticket.from_pretrained(args.ticket, revision=args.revision),
+        ticket,
         args.to,
         output,
         shrink=args.shrink,
@@ -112,3 +114,5 @@ def export_command(args: argparse.Namespace) -> None:
         stage("compressing it, to tell the size")
         lines = made.lines()
     print("\n".join([f"wrote   {written}", *lines]))
+    if whole_channels(ticket) and not args.shrink:
+        print("some channels of this ticket are zeros: --shrink removes them first, for a smaller and faster network")

@@ -214,21 +214,21 @@ def _weights(args: argparse.Namespace) -> dict[str, Any]:
     return {"pretrained": args.pretrained, "architecture": args.architecture, "backbone": args.backbone}
 
 
-def check_output(directory: Path, force: bool, over_own: bool = True) -> None:
+def check_output(directory: Path, force: bool, over_own: bool = True, flag: str = "--output") -> None:
     """Refuse a directory with files, before the work; with `over_own` those that hf-px prune wrote may be replaced."""
     from ..core.files import unwritable_parent
 
     if directory.exists() and not directory.is_dir():
-        raise ValueError(f"--output {directory}: is a file; name a directory")
+        raise ValueError(f"{flag} {directory}: is a file; name a directory")
     if directory.is_dir() and any(directory.iterdir()) and not force:
         try:
             ours = json.loads((directory / "prune.json").read_text(encoding="utf-8"))["written_by"] == WRITTEN_BY
         except (OSError, ValueError, KeyError, TypeError):
             ours = False
         if not (ours and over_own):
-            raise ValueError(f"--output {directory}: holds other files; name another directory, or add --force")
+            raise ValueError(f"{flag} {directory}: holds other files; name another directory, or add --force")
     if (parent := unwritable_parent(directory)) is not None:
-        raise ValueError(f"--output {directory}: {parent} is not a writable directory")
+        raise ValueError(f"{flag} {directory}: {parent} is not a writable directory")
 
 
 def _warn_of_silent_classes(model: Any, mask: Mask) -> None:

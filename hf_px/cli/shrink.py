@@ -44,18 +44,21 @@ def shrink_command(args: argparse.Namespace) -> None:
     from ..data import data_config
     from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.image_processor import processor_file
-    from ..tickets.shrunk_ticket import shrink_ticket
+    from ..tickets.shrunk_ticket import read_shrunk, shrink_ticket
     from ..tickets.stored_dtype import recorded_dtype
     from ..tickets.ticket import Ticket
     from .prune import check_output
 
-    check_output(args.output, args.force, over_own=False)
+    check_output(args.output, args.force, over_own=False, flag="DIR")
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     channels, *size = data_config(ticket.to_model())["input_size"]
     input_size = (channels, *([args.image_size] * 2 if args.image_size else size))
     smaller, removal = shrink_ticket(ticket, input_size=input_size)
-    smaller.provenance["command"] = command_line()
+    earlier = ticket.provenance.get("command")
+    smaller.provenance["command"] = f"{earlier} && {command_line()}" if earlier else command_line()
     dtype = recorded_dtype(ticket.provenance)
     smaller.save_pretrained(args.output, layout="packed", dtype=dtype, files=processor_file(ticket))
-    print("\n".join(removal.lines()))
+    if read_shrunk(ticket.provenance) is not None:
+        print("this ticket was shrunk before; together, against the full width of the architecture:")
+    print("\n".join([*removal.lines(), f"for an image of {'x'.join(map(str, input_size))}"]))
     print(f"wrote {args.output} (hf-px info {args.output})\n{describe_sizes(sizes_on_disk(args.output))}")

@@ -117,10 +117,10 @@ def info_command(args: argparse.Namespace) -> None:
         ("licence", header.get("license")),
         ("method", ": ".join(filter(None, [header.get("scorer"), settings]))),
         ("command", header.get("command")),
+        ("cut", str(shrunk) if shrunk else ""),
         ("sparsity", f"{overall:.4%} nominal{effective}; {mask.kept + outside:,} of {mask.total + outside:,} kept"),
         ("left out", f"{outside:,} weights outside the mask, all kept; {mask.sparsity:.4%} in it" if outside else ""),
         ("dtype", f"weights in {stored}, biases and normalisation in float32" if stored else ""),
-        ("cut", str(shrunk) if shrunk else ""),
         ("repaired", _repair_in_words(repair) if repair else ""),
         ("digest", mask.digest()),
         ("versions", ", ".join(f"{key} {value}" for key, value in header.get("versions", {}).items())),
@@ -155,6 +155,7 @@ def verify_command(args: argparse.Namespace) -> None:
 
 
 def push_command(args: argparse.Namespace) -> None:
+    from ..models.config_marks import WIDTHS
     from ..models.remote import Source
     from ..tickets.directory import describe_sizes
     from ..tickets.save import file_sizes
@@ -185,7 +186,11 @@ def push_command(args: argparse.Namespace) -> None:
         files=files,
     )
     print(f"pushed: {address}")
-    print(describe_sizes(file_sizes(ticket, args.layout)).replace("on disk", "in the repo", 1))
+    print(
+        describe_sizes(file_sizes(ticket, args.layout), WIDTHS in ticket.model_record()).replace(
+            "on disk", "in the repo", 1
+        )
+    )
     print("\n".join(about_export), end="\n" if about_export else "")
     revision = f', revision="{args.branch}"' if args.branch else ""
     if "custom" in ticket.model_record():  # no library builds it by name
@@ -216,6 +221,7 @@ def _show_push(args: argparse.Namespace, ticket: Any, files: dict[str, bytes]) -
 
 
 def convert_command(args: argparse.Namespace) -> None:
+    from ..models.config_marks import WIDTHS
     from ..models.remote import Source
     from ..tickets.directory import describe_sizes, sizes_on_disk
     from ..tickets.ticket import Ticket
@@ -230,7 +236,7 @@ def convert_command(args: argparse.Namespace) -> None:
     ticket = Ticket.from_pretrained(args.ticket, revision=args.revision)
     files = files_beside(source.path) if source.is_dir else None
     ticket.save_pretrained(args.output, layout=args.layout, dtype=args.dtype, files=files)
-    print(f"wrote {output}\n{describe_sizes(sizes_on_disk(output))}")
+    print(f"wrote {output}\n{describe_sizes(sizes_on_disk(output), WIDTHS in ticket.model_record())}")
 
 
 def diff_command(args: argparse.Namespace) -> None:

@@ -70,7 +70,7 @@ def export(
     target = None if output is None else check_target(output, kind, force)
     _check_sizes(batch, image_size)
     images = real_images(data)
-    ticket = ticket if isinstance(ticket, Ticket) else Ticket.from_pretrained(ticket)
+    ticket = _loaded(ticket)
     with stages(progress) as stage:
         stage("running the ticket")
         model = _float_copy(ticket)
@@ -98,6 +98,12 @@ def export(
     if target is not None:
         made.write(target)
     return made
+
+
+def _loaded(ticket: Ticket | str | os.PathLike[str]) -> Ticket:
+    if isinstance(ticket, nn.Module):
+        raise TypeError("`ticket` is a module; export hf_px.Ticket(model, mask), with the mask of hf_px.prune")
+    return ticket if isinstance(ticket, Ticket) else Ticket.from_pretrained(ticket)
 
 
 def tolerance(half: bool) -> float:

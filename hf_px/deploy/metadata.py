@@ -5,10 +5,12 @@ All values are text; what is no word is JSON. A reader needs nothing of hf_px to
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import __version__
@@ -29,6 +31,7 @@ def metadata_of(
     found = {
         "written_by": f"hf_px {__version__}",
         "digest": ticket.mask.digest(),
+        "weights_digest": _digest(model),
         "architecture": _word(record.get("architecture") or (record.get("architectures") or [None])[0]),
         "base": _word(origin.get("base")),
         "license": _word(origin.get("license")),
@@ -43,6 +46,14 @@ def metadata_of(
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in shareable(texts).items()
     }
+
+
+def _digest(model: nn.Module) -> str:
+    """SHA-256 of names and values of all tensors, in float32: a mask's digest does not tell two trainings apart."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode() + tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _word(value: Any) -> str | None:

@@ -160,15 +160,16 @@ def config_json(model: Mapping[str, Any], layout: str) -> dict[str, Any]:
     return config
 
 
-def describe_sizes(sizes: Mapping[str, int]) -> str:
-    """What the weights of a ticket take on disk, {file: bytes}, and who downloads what."""
+def describe_sizes(sizes: Mapping[str, int], cut: bool = False) -> str:
+    """What the weights of a ticket take on disk, {file: bytes}, and who downloads what; `cut` by shrink."""
     if len(sizes) == 1:
         ((name, size),) = sizes.items()
-        readers = "with hf_px, which alone reads it" if name == PACKED else "by any library"
+        readers = "with hf_px, which alone reads it" if name == PACKED or cut else "by any library"
         return f"on disk: {name} {size:,} bytes, downloaded {readers}"
+    others = "which hf_px alone reads too" if cut else "downloaded by libraries without it"
     return (
         f"on disk: {PACKED} {sizes[PACKED]:,} bytes, downloaded with hf_px, and {DENSE} {sizes[DENSE]:,} bytes, "
-        f"downloaded by libraries without it; together {sum(sizes.values()):,}"
+        f"{others}; together {sum(sizes.values()):,}"
     )
 
 

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 
 from ..core.shareable import COMMAND, shareable
 from ..core.text import plain
+from ..models.config_marks import WIDTHS
 from ..models.image_config import PROCESSOR
 from .card import CARD, CHART, PREDICTIONS, SPEED
 from .directory import CONFIG
@@ -38,6 +39,8 @@ _NOTES = {
     **dict(zip(EXPORTED["openvino"], ["for OpenVINO: the graph", "for OpenVINO: the weights"])),
     **dict(zip(EXPORTED["torch"], ["for torch alone"])),
 }
+
+_NOTES_OF_CUT = {CONFIG: "the architecture and the widths that are left, for hf_px", DENSE: "weights, for hf_px"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def preview_push(ticket: Ticket, repo_id: str, *, layout: str = "both", files: M
                     leaks[f"{path.name}: {shown}"] = None
     names = dict.fromkeys(name for command in commands for name in _names(command))
     address = f"{constants.ENDPOINT}/{repo_id}"
-    return PushPreview(address, sizes, tuple(deleted_files(layout, files)), tuple(commands), tuple(names), tuple(leaks))
+    notes = _NOTES | (_NOTES_OF_CUT if WIDTHS in contents.model else {})
+    deleted = tuple(deleted_files(layout, files))
+    return PushPreview(address, sizes, deleted, tuple(commands), tuple(names), tuple(leaks), notes)
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:

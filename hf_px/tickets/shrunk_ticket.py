@@ -11,6 +11,7 @@ from .class_names import recorded_names
 if TYPE_CHECKING:
     from .ticket import Ticket
 
+KINDS = ("channels", "weights", "macs", "bytes")
 _KEPT = ("base", "base_revision", "license", "scorer", "settings", "results", "command", "repair", "datasets")
 
 
@@ -43,7 +44,12 @@ def read_shrunk(ticket: Mapping[str, Any]) -> Removal | None:
     """What shrink removed, from an untrusted ticket; None if it was not shrunk."""
     found: Any = ticket.get("shrunk")
     try:
-        pairs = {key: (int(found[key][0]), int(found[key][1])) for key in ("channels", "weights", "macs")}
+        pairs = {key: (int(found[key][0]), int(found[key][1])) for key in KINDS}
     except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
     return Removal(**pairs) if all(0 < after <= before < 2**50 for before, after in pairs.values()) else None
+
+
+def whole_channels(ticket: Ticket) -> bool:
+    """True if the mask leaves a layer without one of its rows: shrink has something to remove."""
+    return any(not bool(bits.flatten(1).any(1).all()) for bits in ticket.mask.bits.values() if bits.dim() > 1)

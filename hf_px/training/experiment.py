@@ -56,8 +56,8 @@ _NO_EFFECT = {
 # these change the ticket, not its dense twin
 _TICKET_ONLY = {
     "scorer", "sparsity", "rounds", "scope", "of", "schedule", "norm", "keep_head", "keep_dense", "exclude",
-    "min_per_layer",    "rewind", "rewind_epochs", "dense", "distill", "distill_temperature", "per_class", "prune_batch_size", "layout",
-    "ridge_per_class", "repair", "repair_images", "dtype",
+    "min_per_layer", "rewind", "rewind_epochs", "dense", "distill", "distill_temperature", "per_class",
+    "prune_batch_size", "layout", "ridge_per_class", "repair", "repair_images", "dtype",
 }  # fmt: skip
 
 

@@ -63,7 +63,9 @@ def save_run_ticket(
         shrunk=results.get("shrunk"),
     ).save_pretrained(directory, layout=layout, dtype=results["settings"].get("dtype"))
     sizes = {path.name: path.stat().st_size for path in sorted(directory.glob("*.safetensors"))}
-    return sizes | {"dense": sum(t.numel() * t.element_size() for t in model.state_dict().values())}
+    shrunk = results.get("shrunk")
+    dense = shrunk["bytes"][0] if shrunk else sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    return sizes | {"dense": dense}
 
 
 def push(directory: Path, repo: str, *, private: bool, layout: Layout) -> str:

@@ -215,7 +215,7 @@ def results_table(results: Mapping[str, Any], directory: Path, repo: str | None,
         done = f"{directory} holds this run, finished before: {held}; nothing was written (--overwrite runs it again)"
     warnings = "".join(f"WARNING: {alarm}\n" for alarm in results.get("alarms", []))
     files = {name: size for name, size in sizes.items() if name in (PACKED, DENSE)}
-    done += f"\n{describe_sizes(files)}" if files else ""
+    done += f"\n{describe_sizes(files, 'shrunk' in results)}" if files else ""
     return (
         f"\n{results['data']['title']}, {results['data']['test']:,} test images; "
         f"sparsity {mask['sparsity']:.2%}{but} by {method}\n\n{text_table(rows)}\n\n{warnings}{speed}"

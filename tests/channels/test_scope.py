@@ -143,3 +143,17 @@ def test_half_is_the_default() -> None:
     mask = hf_px.prune(model, "magnitude", scope="channel", input_size=(3, 16, 16), progress=False)
     assert 0.45 < 1 - mask.sparsity <= 0.5
     assert mask == hf_px.prune(copy.deepcopy(model), "magnitude", scope="channel", sparsity=0.5, input_size=(3, 8, 8))
+
+
+def test_groups_wider_than_every_layer_are_named() -> None:
+    with pytest.raises(ValueError, match="`scope` channel:64: no layer has more than 64 channels that could go"):
+        hf_px.prune(plain(32, 48), "magnitude", scope="channel:64", input_size=(3, 8, 8), progress=False)
+
+
+def test_a_starved_layer_is_named() -> None:
+    """Scores of one layer are far below the others', so that the ranking takes nearly all of its channels."""
+    model = plain(32, 48, 48)
+    with torch.no_grad():
+        model[3].weight.mul_(1e-3)
+    with pytest.warns(UserWarning, match=r"few channels are left in 1 of 4 layers \(3.weight \(\d of 48\)\)"):
+        hf_px.prune(model, "magnitude", scope="channel", sparsity=0.92, input_size=(3, 8, 8), progress=False)

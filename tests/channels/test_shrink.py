@@ -180,6 +180,8 @@ class Branching(nn.Module):
 def test_bad_input_is_named_before_work_starts() -> None:
     model = mlp(6, 12, 4)
     mask = random_mask(model, 1.0)
+    with pytest.raises(TypeError, match="`mask` is a NoneType; expected a Mask"):
+        hf_px.shrink(model, None, input_size=(6,))
     convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3))
     with pytest.raises(ValueError, match="declares no input size; pass `input_size`"):
         hf_px.shrink(convolution, random_mask(convolution, 1.0))

@@ -102,6 +102,9 @@ def test_the_card_tells_widths_and_no_sparsity_that_is_none(tmp_path: Path) -> N
     assert "hf-px export" in card and "timm.create_model" not in card and "keep_zeros" not in card
     assert "pipeline_tag: image-classification" in card and "library_name: hf_px" in card
     assert f"{small('timm').provenance['shrunk']['weights'][1]:,} are left" in card
+    full, left = small("timm").provenance["shrunk"]["bytes"]
+    assert full == sum(t.nbytes for t in pruned("timm")[0].state_dict().values()) and left < full / 4
+    assert f"| bytes of all tensors | {full:,} | {left:,} |" in card
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
@@ -224,7 +227,12 @@ def test_from_prune_to_a_smaller_ticket_in_two_commands(tmp_path: Path, capsys: 
     assert main(["bench", small_out, "--seconds", "1"]) == 0
     assert "torch, full width" in capsys.readouterr().out
     assert main(["shrink", out, small_out]) == 2
-    assert "--force" in capsys.readouterr().err
+    assert f"DIR {small_out}: holds other files; name another directory, or add --force" in capsys.readouterr().err
+    commands = hf_px.Ticket.from_pretrained(small_out).provenance["command"].split(" && ")
+    assert len(commands) == 2  # of prune, and of shrink
+    assert main(["push", small_out, "alice/small", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "for any library" not in said and "widths that are left, for hf_px" in said
 
 
 def test_the_example_of_single_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
