@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scipy.stats import t as student_t
+
 from hf_px.core.files import write_atomic
 from hf_px.training.command_line import run_recipe
 from hf_px.training.run_directory import results_bytes
@@ -33,6 +35,7 @@ PAPER = {
     "synflow": (75.19, 13.40), "ntk-sap": (74.55, 20.92), "px": (77.08, 14.13),
 }  # fmt: skip
 Run = Mapping[str, Any]
+PAIRED = "_paired"  # after the name of a directory: the table of differences of its runs
 
 
 def runs(name: str) -> list[Run]:
@@ -100,6 +103,23 @@ def sparse_table(name: str) -> list[str]:
             ", ".join(str(len(run["mask"]["silent_classes"])) for run in some),
             f"{seconds}", ", ".join(f"{run['seconds']['pruning']:.1f}" for run in some),
         ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def paired_table(name: str) -> list[str]:
+    """Accuracy minus that of magnitude at the same seed and sparsity: mean, and interval of 95 % by Student's t."""
+    found = groups(runs(name.removesuffix(PAIRED)))
+    lines = ["| sparsity | minus magnitude | difference | 95 % | seeds |", "|---" * 5 + "|"]
+    for (sparsity, method), some in found.items():
+        other = {run["settings"]["seed"]: accuracy(run) for run in found.get((sparsity, "magnitude"), [])}
+        pairs = {run["settings"]["seed"]: accuracy(run) for run in some if run["settings"]["seed"] in other}
+        if method == "magnitude" or not pairs:
+            continue
+        gaps = [pairs[seed] - other[seed] for seed in sorted(pairs)]
+        half = student_t.ppf(0.975, len(gaps) - 1) * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        interval = "" if half is None else f"{mean(gaps) - half:+.1f} to {mean(gaps) + half:+.1f}"
+        cells = [f"{100 * sparsity:g} %", method, f"{mean(gaps):+.2f}", interval, ", ".join(map(str, sorted(pairs)))]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -185,6 +205,7 @@ def _csv(path: Path) -> dict[str, dict[str, str]]:
 TABLES = {
     "cifar10_resnet20_short": sparse_table,
     "cifar10_resnet20_short_head": sparse_table,
+    "cifar10_resnet20_short_head_paired": paired_table,
     "cifar10_resnet50_transfer": transfer_table,
     "cifar10_resnet50_transfer_repair": transfer_table,
     "cifar10_vit_before": vit_table,
@@ -199,7 +220,7 @@ TABLES = {
     "imagenet_resnet50_repair": repair_table,
     "fine_tuning": fine_tuning_table,
 }
-OF_OTHER_RECIPES = (masks_table, repair_table, fine_tuning_table)
+OF_OTHER_RECIPES = (masks_table, repair_table, fine_tuning_table, paired_table)
 
 
 def page(text: str) -> str:

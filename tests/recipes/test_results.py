@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_rel
 from support.launching import REPO, recipe_module
 
 import hf_px
@@ -74,6 +75,28 @@ def test_each_row_is_the_mean_of_the_runs_that_are_kept() -> None:
         else:
             ridge = shown([100 * recorded["results"]["ridge"]["accuracy"] for recorded in runs])
             assert row["ridge head, before training"] == ridge and row["after training"] == shown(ticket)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """scipy's own test of paired samples gives the interval."""
+    page = (HOME / "RESULTS.md").read_text()
+    lines = re.search(r"<!-- table: cifar10_resnet20_short_head_paired -->\n(.*?)<!-- end -->", page, re.S)[
+        1
+    ].splitlines()
+    by: dict[str, dict[int, float]] = {}
+    for path, run in KEPT.items():
+        if path.parts[-3] == "cifar10_resnet20_short_head":
+            by.setdefault(run["settings"]["scorer"], {})[run["settings"]["seed"]] = run["results"]["ticket"]["accuracy"]
+    assert len(lines) == 2 + len(by) - 1
+    for line in lines[2:]:
+        _, method, difference, interval, seeds = (cell.strip() for cell in line.split("|")[1:-1])
+        chosen = [int(seed) for seed in seeds.split(", ")]
+        assert set(chosen) == by[method].keys() & by["magnitude"].keys()
+        mine, other = ([100 * by[name][seed] for seed in chosen] for name in (method, "magnitude"))
+        assert float(difference) == pytest.approx(np.mean(mine) - np.mean(other), abs=0.006)
+        if len(chosen) > 1:
+            low, high = ttest_rel(mine, other).confidence_interval(0.95)
+            assert interval == f"{low:+.1f} to {high:+.1f}"
 
 
 def test_the_masks_that_are_compared_are_those_that_were_trained() -> None:
