@@ -219,6 +219,11 @@ def full_width(record: Mapping[str, Any]) -> nn.Module | None:
     return build({key: value for key, value in record.items() if key != WIDTHS}) if WIDTHS in record else None
 
 
+def full_shapes(record: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """{state_dict name: shape} before the cut; empty if it is not cut."""
+    return shapes({key: value for key, value in record.items() if key != WIDTHS}) if WIDTHS in record else {}
+
+
 def check_kinds(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Floating-point tensors must be floating point in the ticket, integers integers; widths may differ."""
     for name, tensor in model.state_dict().items():

@@ -16,7 +16,7 @@ from ..core.mask import Mask
 from ..core.registry import scorers
 from ..core.text import LONGEST, plain
 from ..figures import draw_layers
-from ..models.architecture import pipeline_task
+from ..models.architecture import full_shapes, pipeline_task
 from ..models.config_marks import OF_TORCHVISION, WIDTHS
 from ..models.networks import ARCHITECTURES, OLD_NAMES
 from ..pruning import list_scorers
@@ -159,7 +159,7 @@ def card_text(
         sparsity=(ticket.get("sparsity") or {"kept": mask.kept, "total": mask.total})
         | {"nominal": overall_sparsity(recorded, mask), "masked": mask.sparsity, "outside": weights_outside(recorded)},
         digest=contents.mask.digest(),
-        layers=[(n, "x".join(map(str, b.shape)), int(b.sum()), b.numel()) for n, b in mask.bits.items()],
+        layers=_layer_rows(contents),
         method=scorers[ticket["scorer"]] if ticket.get("scorer") in list_scorers() else None,
         settings={k: v for k, v in ticket.get("settings", {}).items() if v is not None},
         results=results,
@@ -173,6 +173,16 @@ def card_text(
         shrunk=read_shrunk(ticket),
     )
     return str(card)
+
+
+def _layer_rows(contents: Contents) -> list[tuple[str, str, int, int]]:
+    """(name, shape, kept, total) of each layer; where shrink has cut it, with its shape at full width."""
+    full = full_shapes(contents.model)
+    rows = []
+    for name, bits in contents.mask.bits.items():
+        before, shape = ("x".join(map(str, each)) for each in (full.get(name, bits.shape), bits.shape))
+        rows.append((name, shape if shape == before else f"{shape} of {before}", int(bits.sum()), bits.numel()))
+    return rows
 
 
 def entropy_bound(contents: Contents) -> int:

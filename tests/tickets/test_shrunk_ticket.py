@@ -102,6 +102,10 @@ def test_the_card_tells_widths_and_no_sparsity_that_is_none(tmp_path: Path) -> N
     assert "hf-px export" in card and "timm.create_model" not in card and "keep_zeros" not in card
     assert "pipeline_tag: image-classification" in card and "library_name: hf_px" in card
     assert f"{small('timm').provenance['shrunk']['weights'][1]:,} are left" in card
+    for name, weight in small("timm").to_model().named_parameters():
+        if name in small("timm").mask.bits:
+            shape, before = ("x".join(map(str, p.shape)) for p in (weight, pruned("timm")[0].get_parameter(name)))
+            assert f"| `{name}` | {shape}{f' of {before}' if shape != before else ''} |" in card
     full, left = small("timm").provenance["shrunk"]["bytes"]
     assert full == sum(t.nbytes for t in pruned("timm")[0].state_dict().values()) and left < full / 4
     assert f"| bytes of all tensors | {full:,} | {left:,} |" in card
