@@ -14,10 +14,12 @@ its tensors' bytes.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,16 +32,19 @@ from hf_px.training.command_line import run_recipe
 HOME = Path(__file__).resolve().parents[1] / "model_cards"
 KEPT, PICTURE = HOME / "results", HOME / "tradeoff.svg"
 DENSE = "dense"
+Point = tuple[float, float, float]
 Run = tuple[Path, Mapping[str, Any]]  # its directory, and results.json
 
 
-def runs(names: list[str]) -> Iterator[Run]:
+def runs(names: list[str], methods: list[str] | None) -> Iterator[Run]:
     for name in names:
         paths = sorted((KEPT / name).glob("*/results.json"))
         if not paths:
             raise ValueError(f"{KEPT / name} holds no runs; name a directory of {KEPT}")
         for path in paths:
-            yield path.parent, json.loads(path.read_text("utf-8"))
+            run = json.loads(path.read_text("utf-8"))
+            if methods is None or run["settings"]["scorer"] in methods:
+                yield path.parent, run
 
 
 def prune_flags(settings: Mapping[str, Any]) -> list[str]:
@@ -55,11 +60,11 @@ def measure(run: Run) -> str:
     directory, found = run
     with tempfile.TemporaryDirectory() as place:
         ticket = Path(place) / "ticket"
-        if command(["prune", *prune_flags(found["settings"]), "--quiet", "--output", str(ticket)]):
+        if quietly(["prune", *prune_flags(found["settings"]), "--quiet", "--output", str(ticket)]):
             return "could not be pruned again"
         if json.loads((ticket / "prune.json").read_text("utf-8"))["digest"] != found["mask"]["digest"]:
             return "another mask on this machine; left out"
-        if command(["bench", str(ticket), "--quiet", "--save"]):
+        if quietly(["bench", str(ticket), "--save"]):
             return "could not be timed"
         speed = json.loads((ticket / "speed.json").read_text("utf-8"))
         speed["bytes"] = (ticket / "ticket.safetensors").stat().st_size
@@ -67,20 +72,33 @@ def measure(run: Run) -> str:
     return f"{speed['sparse_ms']:.3g} ms, dense {speed['dense_ms']:.3g}; {speed['bytes']:,} bytes"
 
 
-def points() -> dict[str, list[tuple[float, float, float]]]:
-    """{method, or dense: (ms, kilobytes, accuracy in %) of each kept run with a speed}, the most sparse first."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
-    dense: list[tuple[float, float, float]] = []
+def quietly(argv: list[str]) -> int:
+    """Run a command of hf-px without what it prints."""
+    with redirect_stdout(io.StringIO()):
+        return command(argv)
+
+
+def points() -> dict[str, list[Point]]:
+    """{method, or dense: (ms, kilobytes, accuracy in %) at each sparsity}, means over the seeds with a speed."""
+    found: dict[str, dict[float, list[Point]]] = {}
+    dense: list[Point] = []
     for path in sorted(KEPT.glob("*/*/speed.json")):
         speed, run = (json.loads((path.parent / name).read_text("utf-8")) for name in ("speed.json", "results.json"))
-        method = run["settings"]["scorer"] + (f":{run['settings']['norm']}" if _other_norm(run["settings"]) else "")
-        accuracy = 100 * run["results"]["ticket"]["accuracy"]
-        found.setdefault(method, []).append((speed["sparse_ms"], speed["bytes"] / 1e3, accuracy))
-        if "dense" in run["results"]:
-            dense.append((speed["dense_ms"], run["bytes"]["dense"] / 1e3, 100 * run["results"]["dense"]["accuracy"]))
-    best = sorted(found, key=lambda method: -max(accuracy for *_, accuracy in found[method]))
-    average = [tuple(mean(column) for column in zip(*dense))] if dense else []
-    return {method: sorted(found[method]) for method in best} | {DENSE: average}  # type: ignore[dict-item]
+        settings, results = run["settings"], run["results"]
+        method = settings["scorer"] + (f":{settings['norm']}" if _other_norm(settings) else "")
+        method += ", head kept" if settings["keep_head"] else ""
+        one = (speed["sparse_ms"], speed["bytes"] / 1e3, 100 * results["ticket"]["accuracy"])
+        found.setdefault(method, {}).setdefault(settings["sparsity"], []).append(one)
+        if DENSE in results:
+            dense.append((speed["dense_ms"], run["bytes"]["dense"] / 1e3, 100 * results[DENSE]["accuracy"]))
+    means = {method: sorted(map(_mean, by.values())) for method, by in found.items()}
+    best = sorted(means, key=lambda method: -max(accuracy for *_, accuracy in means[method]))
+    return {method: means[method] for method in best} | {DENSE: [_mean(dense)] if dense else []}
+
+
+def _mean(some: list[Point]) -> Point:
+    ms, kilobytes, accuracy = (mean(column) for column in zip(*some))
+    return ms, kilobytes, accuracy
 
 
 def _other_norm(settings: Mapping[str, Any]) -> bool:
@@ -98,7 +116,7 @@ def picture() -> str:
         panels,
         title="ResNet-20 on CIFAR-10, ten epochs: what a ticket costs",
         y="accuracy, %",
-        alt=f"Accuracy of {count} tickets by {len(found) - 1} methods against time and size, beside the dense network; "
+        alt=f"Accuracy at {count} points of {len(found) - 1} methods against time and size, beside the dense network; "
         "the numbers are in the tables of RESULTS.md",
     )
 
@@ -108,10 +126,11 @@ def main() -> int:
     commands = parser.add_subparsers(dest="what", required=True)
     measuring = commands.add_parser("measure", help="speed.json for the runs under these names of model_cards/results")
     measuring.add_argument("names", nargs="+", metavar="NAME")
+    measuring.add_argument("--methods", nargs="+", metavar="NAME", help="only runs of these (default: all)")
     commands.add_parser("draw", help="the picture, from the runs that have a speed.json")
     args = parser.parse_args()
     if args.what == "measure":
-        for run in runs(args.names):
+        for run in runs(args.names, args.methods):
             print(f"{run[0].relative_to(KEPT)}: {measure(run)}", flush=True)
     write_atomic(PICTURE, picture().encode())
     return 0
