@@ -73,7 +73,7 @@ def test_the_flags_of_commands_exist(
         return capsys.readouterr().out
 
     for command in commands(page):
-        found = re.search(r"\bhf-px (\w+)|(recipes/\w+\.py)(?: (rounds|data)\b)?", command)
+        found = re.search(r"\bhf-px (\w+)|(recipes/\w+\.py)(?: (rounds|data|measure|draw)\b)?", command)
         if found:
             program, argument = ("hf-px", found[1]) if found[1] else (found[2], found[3] or "")
             text = help_of(program, argument)
