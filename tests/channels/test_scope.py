@@ -157,3 +157,15 @@ def test_a_starved_layer_is_named() -> None:
         model[3].weight.mul_(1e-3)
     with pytest.warns(UserWarning, match=r"few channels are left in 1 of 4 layers \(3.weight \(\d of 48\)\)"):
         hf_px.prune(model, "magnitude", scope="channel", sparsity=0.92, input_size=(3, 8, 8), progress=False)
+
+
+def test_what_went_is_what_torch_counts() -> None:
+    """Channels, weights, multiply-adds and bytes, before and after."""
+    model = plain(32, 48, 48)
+    mask = hf_px.prune(model, "magnitude", scope="channel", of="macs", input_size=(3, 16, 16), progress=False)
+    smaller, _, removal = shrunk(model, mask, input_size=(3, 16, 16))
+    networks = (model, smaller)
+    assert removal.macs == tuple(macs(each) for each in networks)
+    assert removal.weights == tuple(weights(each) for each in networks)
+    assert removal.channels == tuple(sum(len(w) for w in prunable(each).values()) for each in networks)
+    assert removal.bytes == tuple(sum(t.nbytes for t in each.state_dict().values()) for each in networks)
